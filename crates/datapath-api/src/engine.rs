@@ -26,8 +26,8 @@ pub trait Engine: Send + Sync {
     fn queue_counts(&self, no: PortNo) -> Option<Vec<QueueCounts>>;
 
     /// Runs `actions` on `packet`, on a worker. Returns when they have run and the outputs were handed to the
-    /// ports. The packet gets the type of `key` ([`heddle_flow::packet_type`]) and its carried fields
-    /// ([`FlowKey::carried`]).
+    /// ports. The packet gets the type of `key` ([`heddle_flow::packet_type`]) and its context
+    /// ([`FlowKey::context`]).
     ///
     /// # Errors
     /// [`NoReply`] when the worker does not reply within seconds.

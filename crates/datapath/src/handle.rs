@@ -310,7 +310,7 @@ impl Datapath {
         let injected = Injected {
             packet,
             packet_type: heddle_flow::packet_type::ETHERNET,
-            carried: None,
+            context: None,
         };
         self.run(injected, in_port, None)
     }

@@ -14,7 +14,7 @@ pub struct Sought<'a> {
     pub key: &'a CompactKey,
     /// The full key, if the compact key is not the whole key. Only its members outside of the compact key
     /// count.
-    pub outside: Option<&'a FlowKey>,
+    pub context: Option<&'a FlowKey>,
 }
 
 /// The form in which a run's key is stored.
@@ -35,7 +35,7 @@ pub enum Merges {
     No,
     /// Packets whose headers have the same offsets: the program rewrites some.
     Alike,
-    /// All packets: if the program needs facts about a packet, it reads them run by run.
+    /// All packets. A program that needs their keys reads the keys run by run.
     All,
 }
 
@@ -109,16 +109,16 @@ pub trait LookupKeys {
     /// The compact key of each run.
     fn keys(&self) -> &[CompactKey];
     /// Whether any run has more than its compact key.
-    fn has_outside(&self) -> bool;
+    fn has_context(&self) -> bool;
     /// The key whose members outside of the compact key count for run `r`, if any do.
-    fn outside(&self, r: usize) -> Option<&FlowKey>;
+    fn context(&self, r: usize) -> Option<&FlowKey>;
     /// The key of run `r`, if the run is to be looked up.
     #[inline]
     fn sought(&self, r: usize) -> Option<Sought<'_>> {
         let run = self.runs().get(r)?;
         Some(Sought {
             key: self.keys().get(r).filter(|_| !run.program.is_known())?,
-            outside: self.outside(r),
+            context: self.context(r),
         })
     }
 }

@@ -6,14 +6,14 @@
 //! of the same entries, and any entry that matches is right. So a candidate is always compared, never
 //! trusted. If all packets of an origin have one mask, L2 is as fast as L1, and L1 is left out.
 //!
-//! There is one kind of entry. Metadata of a packet outside of its usual headers is a part of the lookup key
-//! ([`Sought`](crate::burst::Sought), [`crate::context`]). Recirculated packets are looked up in the same way
-//! as all others.
+//! There is one kind of entry. The context of a packet (all but its usual headers) is a part of the lookup
+//! key ([`Sought`](crate::burst::Sought), [`crate::context`]). Recirculated packets are looked up in the same
+//! way as all others.
 //!
 //! The lookups of a burst are made side by side (`find`), pass by pass, so that their cache misses overlap.
 //!
-//! Removal is deferred: an evicted entry keeps its slot until [`Cache::free_evicted`] has reported its last counts
-//! to the revalidator.
+//! Removal is deferred: an evicted entry keeps its slot until [`Cache::free_evicted`] has reported its last
+//! counts to the revalidator.
 
 use crate::cached_translation::{CachedTranslation, CachedTranslations};
 use crate::context::Contexts;
@@ -27,7 +27,7 @@ use crate::records::Records;
 use crate::store::Store;
 use crate::subtable::{Subtable, Subtables};
 use crate::table::Table;
-use crate::validity::{self, OUTSIDE, ValidityGroups};
+use crate::validity::{self, CONTEXT_WORDS, ValidityGroups};
 use heddle_simd::hash::HashKey;
 use heddle_sync::ring::{Producer, ring};
 use std::sync::Arc;
@@ -125,10 +125,10 @@ fn look(
     lookup: &LookupContext<'_>,
 ) -> bool {
     let (group, stamp) = e.group();
-    let (context, outside) = (e.key().context(), subtables.outside(e.subtable()));
-    let key = |i: usize| match i.checked_sub(OUTSIDE.into()) {
+    let (origin, bits) = (e.key().origin(), subtables.context_bits(e.subtable()));
+    let key = |i: usize| match i.checked_sub(CONTEXT_WORDS.into()) {
         None => e.word(i),
-        Some(i) => contexts.word(context, outside, i),
+        Some(i) => contexts.word(origin, bits, i),
     };
     let now = groups.look(group, stamp, lookup.any, lookup.generations, key);
     if let Some(now) = now {
@@ -185,7 +185,8 @@ impl<P: Program> Cache<P> {
     pub fn subtable(&self, e: &CacheEntry) -> Option<&Arc<Subtable>> {
         self.subtables.get(e.subtable())
     }
-    /// Whether to wake the revalidator soon: the ring of events is filling up, or another chunk is to be made.
+    /// Whether to wake the revalidator soon: the ring of events is filling up, or another chunk is to be
+    /// made.
     pub fn wants_revalidator(&mut self) -> bool {
         std::mem::take(&mut self.new_chunk) || !self.events.has_room(RING - RESERVE / 2)
     }

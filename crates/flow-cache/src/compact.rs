@@ -2,13 +2,13 @@
 //!
 //! **Contents.** Ethernet addresses, one VLAN tag, and the addresses, protocol, ports and related fields of
 //! IPv4 and IPv6. An ARP packet has its addresses and operation in the place of IPv4's. The other bits of a
-//! full key are *outside* ([`outside`]). They are metadata (recirculation, tunnel, connection state, mark),
-//! and rare headers (fragments, a second tag, labels, neighbour discovery, ...). A packet with such headers
-//! is *odd*, which is a bit of its kind. A number replaces the input port and the recirculation id: the
-//! packet's *origin* ([`super::subtable`]). In an entry's key the number may also stand for the outside bits
-//! that the entry's mask covers: a *context* ([`crate::context`]).
+//! full key are the *context* ([`context_mask`]). It has metadata (recirculation, tunnel, connection state,
+//! mark) and rare headers (fragments, a second tag, labels, neighbour discovery, ...). A packet with such
+//! headers is *odd*, which is a bit of its kind. A number replaces the input port and the recirculation id:
+//! the packet's *origin* ([`super::subtable`]). In an entry's key the number may also be that of a record of
+//! the origin and the context bits that the entry requires ([`crate::context`]).
 //!
-//! **Invariant.** Two full keys are equal exactly when their compact keys and their outside bits are equal.
+//! **Invariant.** Two full keys are equal exactly when their compact keys and their context bits are equal.
 //!
 //! Fields are stored as on the wire wherever that saves work. [`CompactKey::read`] makes a key of a packet's
 //! first bytes with a few loads at fixed offsets, for ordinary TCP, UDP and ICMP packets. Layout, by byte
@@ -17,7 +17,7 @@
 //! | word | bytes |
 //! | --- | --- |
 //! | 0 | Ethernet destination (6, wire), source (first 2, wire) |
-//! | 1 | source (last 4, wire), origin or context (4) |
+//! | 1 | source (last 4, wire), origin or number of a context (4) |
 //! | 2 | TCI with present bit (2), TCP flags (2, wire), type of service, time to live, protocol, kind |
 //! | 3 | L4 source and destination port, or ICMP type and code as such (2 + 2, wire), IPv6 flow label (4) |
 //! | 4–7 | source and destination (wire): IPv4 has both in word 4 and zeros behind |
@@ -28,7 +28,7 @@ mod mask;
 
 pub use again::SameKey;
 pub use full::Room;
-pub(crate) use full::outside;
+pub(crate) use full::context_mask;
 use heddle_simd::hash::HashKey;
 pub(crate) use mask::CompactMask;
 
@@ -81,7 +81,7 @@ impl Family {
 /// The members of a compact key, each in its own representation.
 struct Parts {
     macs: [u64; 2],
-    context: u32,
+    origin: u32,
     tci: u16,
     flags: u16,
     tos: u8,
@@ -104,7 +104,7 @@ impl Parts {
             | u64::from(self.kind) << 56;
         CompactKey([
             self.macs[0],
-            self.macs[1] | u64::from(self.context) << 32,
+            self.macs[1] | u64::from(self.origin) << 32,
             w2,
             u64::from(self.ports) | u64::from(self.label) << 32,
             self.addrs[0],
@@ -171,16 +171,16 @@ impl CompactKey {
     pub fn family(&self) -> Family {
         Family(self.kind() & (KIND_V6 | KIND_ODD))
     }
-    /// The packet's origin, or the entry's context.
+    /// The packet's origin. In an entry's key, the number of a context may replace it.
     #[inline]
     #[allow(clippy::cast_possible_truncation)] // the upper half
-    pub fn context(&self) -> u32 {
+    pub fn origin(&self) -> u32 {
         (self.0[1] >> 32) as u32
     }
-    /// The same key with another origin or context.
+    /// The same key with another origin, or with the number of a context in its place.
     #[inline]
-    pub fn with_context(mut self, context: u32) -> Self {
-        self.0[1] = self.0[1] & u64::from(u32::MAX) | u64::from(context) << 32;
+    pub fn with_origin(mut self, origin: u32) -> Self {
+        self.0[1] = self.0[1] & u64::from(u32::MAX) | u64::from(origin) << 32;
         self
     }
     /// The same key of an IPv4 packet with other addresses (upper halves of the arguments) and ports (lower
@@ -327,7 +327,7 @@ fn ipv4<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option
     let (ports, flags) = l4(b, L3 + 20, f.head, len - 20, proto)?;
     let parts = Parts {
         macs: macs(b),
-        context: f.origin,
+        origin: f.origin,
         tci,
         flags,
         tos,
@@ -360,7 +360,7 @@ fn ipv6<const L3: usize>(b: &[u8; VIEW], f: Frame, tci: u16, kind: u8) -> Option
     let word = |i: usize| u64::from_ne_bytes(at(b, L3 + 8 + 8 * i));
     let parts = Parts {
         macs: macs(b),
-        context: f.origin,
+        origin: f.origin,
         tci,
         flags,
         tos,

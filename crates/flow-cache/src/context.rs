@@ -4,7 +4,7 @@
 //! of its connection, a hash. Most entries match on few bits of it, or none. Keys with room for all of it are
 //! ten times as long. And senders of packets could fill them with values that no rule matches on.
 //!
-//! **Shape.** An entry's mask has a sparse part, the outside bits that count ([`Bits`]). The values that they
+//! **Shape.** An entry's mask has a sparse part, the context bits that count ([`Bits`]). The values that they
 //! must have are a [`Context`], a record with a number. This number replaces the origin in the entry's
 //! compact key. Entries under one mask with the same values share a record. If all values are zero, or no bit
 //! counts, there is no record, and the key keeps its origin. So packets without metadata are compared as 64
@@ -12,7 +12,7 @@
 //! entry's mask has.
 //!
 //! **Bounds.** A record lives as long as an entry refers to it, so there are no more records than entries. A
-//! new outside bit makes a new mask and changes no entry that exists. Masks do not share records.
+//! new context bit makes a new mask and changes no entry that exists. Masks do not share records.
 //!
 //! **Threads.** Contexts belong to one worker. The revalidator learns records through events.
 
@@ -49,11 +49,11 @@ struct RequiredWords {
 
 /// The hash of words outside of compact keys. Words that are zero add nothing.
 #[derive(Debug)]
-pub(crate) struct Outside {
+pub(crate) struct ContextHash {
     factors: [u64; N_WORDS],
 }
 
-impl Outside {
+impl ContextHash {
     pub(crate) fn new(key: &HashKey) -> Self {
         Self {
             factors: std::array::from_fn(|i| key.finish(key.mix(key.start(), i as u64, 1)) | 1),
@@ -88,14 +88,14 @@ pub(crate) fn is_context(number: u32) -> bool {
 pub(crate) struct Contexts {
     /// Their users are entries.
     all: Numbered<RequiredWords>,
-    outside: Outside,
+    hash: ContextHash,
 }
 
 impl Contexts {
     pub(crate) fn new(key: &HashKey) -> Self {
         Self {
             all: Numbered::default(),
-            outside: Outside::new(key),
+            hash: ContextHash::new(key),
         }
     }
     #[inline]
@@ -105,7 +105,7 @@ impl Contexts {
     /// Hash of these bits of a full key; zero if all are zero.
     #[inline]
     pub(crate) fn hash(&self, key: &FlowKey, bits: &Bits) -> u64 {
-        self.outside.hash(key, bits)
+        self.hash.hash(key, bits)
     }
     /// The origin behind a number in an entry's key, and the hash of the context's words.
     #[inline]
@@ -116,7 +116,7 @@ impl Contexts {
         self.get(number).map_or((number, 0), |h| (h.origin, h.hash))
     }
     /// The value that an entry with this number in its key requires of word `i` of a full key. `bits` are the
-    /// outside bits of its mask.
+    /// context bits of its mask.
     pub(crate) fn word(&self, number: u32, bits: &Bits, i: usize) -> u64 {
         let values = self
             .get(number)
@@ -128,7 +128,7 @@ impl Contexts {
             .map_or(0, |(_, v)| *v)
     }
     /// Whether a packet of this origin matches the context or origin in an entry's key. `bits` are the
-    /// outside bits of the entry's mask, and `key` has the packet's outside bits.
+    /// context bits of the entry's mask, and `key` has the packet's context bits.
     #[inline]
     pub(crate) fn agrees(&self, number: u32, bits: &Bits, origin: u32, key: &FlowKey) -> bool {
         if !is_context(number) {
@@ -139,7 +139,7 @@ impl Contexts {
             h.origin == origin && odd.fold(0, |odd, ((i, m), v)| odd | (word(key, *i) & m ^ v)) == 0
         })
     }
-    /// The number for an entry under mask `subtable`, whose outside bits are `bits`, for this packet of
+    /// The number for an entry under mask `subtable`, whose context bits are `bits`, for this packet of
     /// `origin`. Counts one more user. Also returns whether the number is new. With `whole` there is a record
     /// even if no bit counts: it describes odd packets. `None`: there are too many records.
     pub(crate) fn retain(

@@ -1,9 +1,9 @@
 //! Events from a worker to the revalidator, in order.
 //!
-//! The revalidator reads entries in place. It learns from events what the numbers in an entry mean, and what a
-//! removed entry has counted. A worker publishes an entry only after the events about its numbers, and then
-//! raises the [`Horizon`] above the entry's id. The revalidator reads the horizon first, then all events, then
-//! entries with smaller ids. So a number means the same to both, although numbers are reused.
+//! The revalidator reads entries in place. It learns from events what the numbers in an entry mean, and what
+//! a removed entry has counted. A worker publishes an entry only after the events about its numbers, and then
+//! raises the [`Horizon`] above the entry's id. The revalidator reads the horizon first, then all events,
+//! then entries with smaller ids. So a number means the same to both, although numbers are reused.
 
 use crate::cached_translation::CachedTranslation;
 use crate::context::Context;

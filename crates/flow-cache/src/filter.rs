@@ -143,7 +143,7 @@ mod tests {
     proptest! {
         /// Compares the filters with a list of the entries.
         #[test]
-        fn what_is_there_is_never_denied(lanes in any::<[u32; 16]>(), masks in proptest::collection::vec(words(), 40), steps in steps(), outside_words in proptest::collection::vec(words(), 20)) {
+        fn what_is_there_is_never_denied(lanes in any::<[u32; 16]>(), masks in proptest::collection::vec(words(), 40), steps in steps(), other_words in proptest::collection::vec(words(), 20)) {
             let masks: Vec<_> = masks.into_iter().map(|w| CompactMask::from_key(&CompactKey::from_words(w))).collect();
             let mut filters = Filters::new(Lanes(lanes));
             (0..40).for_each(|n| filters.open(n));
@@ -167,7 +167,7 @@ mod tests {
                     }
                 }
             }
-            let keys = there.iter().map(|(_, k)| *k).chain(outside_words.into_iter().map(CompactKey::from_words)).collect::<Vec<_>>();
+            let keys = there.iter().map(|(_, k)| *k).chain(other_words.into_iter().map(CompactKey::from_words)).collect::<Vec<_>>();
             for first in [0_u32, 3, 32] {
                 let list = || (first..40).take(CHUNK).map(|n| (n, &masks[n as usize]));
                 for key in &keys {

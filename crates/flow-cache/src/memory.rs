@@ -13,7 +13,8 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// An empty cache's memory, and the makers that prepare its growth. [`crate::spare_memory`] explains `near`.
+    /// An empty cache's memory, and the makers that prepare its growth. [`crate::spare_memory`] explains
+    /// `near`.
     pub(crate) fn new(near: bool) -> (Self, Makers) {
         let (store, entries) = Store::with_spares(near);
         let (table, buckets) = Table::with_spares(near);

@@ -284,7 +284,7 @@ impl<P: Program> Records<P> {
         let subtable = self.subtables.get(seen.now.subtable as usize)?.as_ref()?;
         let compact = seen.entry.read_key(seen.now.id)?;
         let mut key = compact.whole();
-        match compact.context() {
+        match compact.origin() {
             port @ ..=MAX_LISTED => key.in_port = port,
             number => {
                 let context = self.contexts.get(&number)?;

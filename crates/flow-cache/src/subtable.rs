@@ -30,7 +30,7 @@ pub struct Subtable {
     /// The family of the packets.
     pub family: Family,
     /// The mask's bits outside of compact keys.
-    pub(crate) outside: Box<Bits>,
+    pub(crate) context_bits: Box<Bits>,
 }
 
 /// A mask in an origin's list.
@@ -49,7 +49,7 @@ pub(crate) struct Use {
 struct List {
     uses: Vec<Use>,
     /// The union of the masks' bits outside of compact keys.
-    outside_words: Box<Bits>,
+    all_context_bits: Box<Bits>,
 }
 
 /// An input port and a recirculation id, with the masks for their packets.
@@ -230,8 +230,8 @@ impl Subtables {
     }
     /// A mask's bits outside of compact keys.
     #[inline]
-    pub(crate) fn outside(&self, subtable: u32) -> &Bits {
-        self.get(subtable).map_or(&[], |t| &t.outside)
+    pub(crate) fn context_bits(&self, subtable: u32) -> &Bits {
+        self.get(subtable).map_or(&[], |t| &t.context_bits)
     }
     /// An origin's masks of one family, the most hit first.
     #[inline]
@@ -240,9 +240,9 @@ impl Subtables {
     }
     /// The union of these masks' bits outside of compact keys.
     #[inline]
-    pub(crate) fn outside_words(&self, origin: u32, family: Family) -> &Bits {
+    pub(crate) fn all_context_bits(&self, origin: u32, family: Family) -> &Bits {
         self.origin(origin)
-            .map_or(&[], |o| &o.lists[family.index()].outside_words)
+            .map_or(&[], |o| &o.lists[family.index()].all_context_bits)
     }
     /// Filters at most [`CHUNK`] masks of a list. Returns a bit for each mask that may have an entry for a
     /// packet.
@@ -330,7 +330,7 @@ impl Subtables {
         let new = Subtable {
             mask: *mask,
             family,
-            outside: CompactMask::rest(mask, family).collect(),
+            context_bits: CompactMask::rest(mask, family).collect(),
         };
         let n = self.masks.insert(hash, Arc::new(new));
         let compact = CompactMask::of(mask, family.is_v6());
@@ -375,8 +375,8 @@ impl Subtables {
             entries: 1,
             hits: 0,
         });
-        if !mask.outside.is_empty() {
-            list.outside_words = union(&list.outside_words, &mask.outside);
+        if !mask.context_bits.is_empty() {
+            list.all_context_bits = union(&list.all_context_bits, &mask.context_bits);
         }
         self.masks.retain(subtable);
         (true, first)
@@ -402,9 +402,9 @@ impl Subtables {
         let gone = list.uses[at].entries == 0;
         if gone {
             list.uses.remove(at);
-            if !mask.outside.is_empty() {
+            if !mask.context_bits.is_empty() {
                 let rest = list.uses.iter().filter_map(|u| self.masks.get(u.subtable));
-                list.outside_words = rest.fold(Box::default(), |all, t| union(&all, &t.outside));
+                list.all_context_bits = rest.fold(Box::default(), |all, t| union(&all, &t.context_bits));
             }
         }
         if o.entries == 0 {

@@ -58,7 +58,7 @@ const WORN: u32 = u32::MAX;
 
 /// The words of a compact key have numbers from 0 on, the words of the full key from this one on. The full
 /// key serves only for fields that the compact key has no room for.
-pub(crate) const OUTSIDE: u8 = 8;
+pub(crate) const CONTEXT_WORDS: u8 = 8;
 
 /// (index of a word of a key, bits, values of these bits).
 type Word = (u8, u64, u64);
@@ -118,7 +118,7 @@ pub(crate) struct Under<'a> {
     pub(crate) v6: bool,
     /// The bits outside of compact keys that differ between entries. Any other bit that compact keys have no
     /// room for is equal in all packets.
-    pub(crate) outside: &'static FlowMask,
+    pub(crate) context_mask: &'static FlowMask,
 }
 
 /// A group of entries that are checked together; the module's text explains it.
@@ -227,7 +227,7 @@ impl ValidityGroups {
             in_port: 0,
             mask: &FlowMask::default(),
             v6: false,
-            outside: constants(),
+            context_mask: constants(),
         };
         groups.all.push(ValidityGroup::new(&[], &[], nothing, 0));
         groups
@@ -369,7 +369,7 @@ struct Scope {
     /// The bits that each entry has a value of its own for.
     own: FlowMask,
     v6: bool,
-    outside: &'static FlowMask,
+    context_mask: &'static FlowMask,
 }
 
 impl Scope {
@@ -377,7 +377,7 @@ impl Scope {
     fn new(under: Under<'_>) -> Self {
         // All packets have the values there that the expansion of any key has.
         let mut fixed = CompactMask::beyond(under.mask);
-        clear(&mut fixed, under.outside);
+        clear(&mut fixed, under.context_mask);
         let mut own = *under.mask;
         // The origin is unknown: entries of several origins may share a group.
         (fixed.0.recirc_id, own.0.recirc_id) = (0, 0);
@@ -388,7 +388,7 @@ impl Scope {
             known: KnownBits::new(&CompactKey::of_family(under.v6).expand(&fixed), &fixed),
             own,
             v6: under.v6,
-            outside: under.outside,
+            context_mask: under.context_mask,
         }
     }
     /// Applies an override, to describe the packets at a later lookup.
@@ -405,9 +405,9 @@ impl Scope {
         let (mut words, mut mask, mut value) = (Vec::new(), FlowMask::default(), FlowMask::default());
         for ((i, bits), v) in m.mask.words().iter().zip(m.values.iter()) {
             let at = usize::from(*i);
-            let (bits, outside) = (bits & self.own.words()[at], self.outside.words()[at]);
-            words.push((i + OUTSIDE, bits & outside, *v));
-            (mask.words_mut()[at], value.words_mut()[at]) = (bits & !outside, v & bits & !outside);
+            let (bits, context) = (bits & self.own.words()[at], self.context_mask.words()[at]);
+            words.push((i + CONTEXT_WORDS, bits & context, *v));
+            (mask.words_mut()[at], value.words_mut()[at]) = (bits & !context, v & bits & !context);
         }
         let compact = |fields: &FlowMask| *CompactMask::of_fields(fields, self.v6).words();
         let compact = compact(&mask).into_iter().zip(compact(&value));

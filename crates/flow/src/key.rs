@@ -319,34 +319,33 @@ impl FlowKey {
         let first = self.first_used().min(other.first_used()).min(TUNNEL_WORDS);
         self.words()[first..TUNNEL_WORDS] == other.words()[first..TUNNEL_WORDS]
     }
-    /// Takes the fields that a packet carries besides its headers from another key, except those of its
-    /// origin and its type.
-    pub fn copy_carried(&mut self, from: &FlowKey) {
+    /// Takes the context from another key, except the fields of the packet's origin and its type.
+    pub fn copy_context(&mut self, from: &FlowKey) {
         let own = (self.in_port, self.recirc_id, self.packet_type);
         let first = self.first_used().min(from.first_used());
         self.words_mut()[first..HEADER_WORD].copy_from_slice(&from.words()[first..HEADER_WORD]);
         (self.in_port, self.recirc_id, self.packet_type) = own;
     }
-    /// The fields that a packet carries through a datapath besides its headers: the tunnel that it came out
-    /// of, its connection, marks. Fields of a pipeline alone, and of the packet's origin, are left out.
+    /// The packet's context, which it has in a datapath besides its headers: the tunnel that it came out of,
+    /// its connection, marks. Fields of a pipeline alone, and of the packet's origin, are left out.
     #[must_use]
-    pub fn carried(&self) -> FlowKey {
+    pub fn context(&self) -> FlowKey {
         let mut all = FlowKey::default();
-        all.copy_carried(self);
+        all.copy_context(self);
         (all.metadata, all.regs, all.conj_id) = (0, [0; 16], 0);
         all
     }
-    /// Forgets the fields that a packet carries besides its headers, and those of its origin.
+    /// Forgets the context, and the fields of the packet's origin.
     #[inline]
-    pub fn clear_carried(&mut self) {
+    pub fn clear_context(&mut self) {
         if self.first_used() < FIRST_WORD {
             self.words_mut()[..FIRST_WORD].fill(0);
         }
         self.words_mut()[FIRST_WORD..HEADER_WORD].fill(0);
     }
-    /// Whether the fields that a packet carries besides its headers, and those of its origin, are the same.
+    /// Whether the context, and the fields of the packet's origin, are the same.
     #[inline]
-    pub fn carries_same(&self, other: &FlowKey) -> bool {
+    pub fn has_same_context(&self, other: &FlowKey) -> bool {
         let first = self.first_used();
         first == other.first_used() && self.words()[first..HEADER_WORD] == other.words()[first..HEADER_WORD]
     }

@@ -130,16 +130,16 @@ impl Ct<'_> {
         zone: u16,
         p: &Packet,
         meta: &Meta,
-        carried: Option<&FlowKey>,
+        context: Option<&FlowKey>,
     ) {
-        // A packet with odd headers has its full key in `carried`.
-        let usual = carried.is_none_or(|k| k.dl_type == 0);
+        // A packet with odd headers has its full key in `context`.
+        let usual = context.is_none_or(|k| k.dl_type == 0);
         if usual && read_short(&mut read.short, p, meta.l3) {
             read.what = What::FastPacket;
             read.hash = self.tracker.hash_short(&read.short, zone);
         } else {
             let verify = || l4_is_right(p, meta);
-            let view = view(p, meta, carried, &verify).ok_or(Invalid::Malformed);
+            let view = view(p, meta, context, &verify).ok_or(Invalid::Malformed);
             match view.and_then(|v| v.read_into(subject)) {
                 Ok(()) => {
                     read.what = What::Subject;
@@ -243,7 +243,7 @@ impl Exec<'_> {
         let tracked = &mut *self.tracked;
         if let (Some(place), Some(subject)) = (tracked.read.get_mut(i), tracked.subjects.get_mut(i)) {
             let place = (place, subject);
-            self.ct.read(place, zone, self.live.get(id), meta, self.carried);
+            self.ct.read(place, zone, self.live.get(id), meta, self.context);
         }
     }
     /// Reads packet `i`, which has no context and its IP header at `l3`. `false`: it is not of the most
@@ -309,9 +309,9 @@ impl Exec<'_> {
             return true;
         };
         if *changed >> i & 1 == 0 {
-            match self.carried {
+            match self.context {
                 None => known.forget(),
-                carried => *known = known_of(carried),
+                context => *known = known_of(context),
             }
             *changed |= 1 << i;
         }
@@ -336,14 +336,14 @@ impl Exec<'_> {
         meta: &Meta,
         before: Option<CtState>,
     ) -> Result<CtState, DropKind> {
-        let mut known = before.unwrap_or_else(|| known_of(self.carried));
+        let mut known = before.unwrap_or_else(|| known_of(self.context));
         let (mut read, mut subject) = (Read::default(), Subject::default());
         self.ct.read(
             (&mut read, &mut subject),
             action.zone,
             self.live.get(id),
             meta,
-            self.carried,
+            self.context,
         );
         let live = (&mut *self.live, id, || *meta);
         let done = self
@@ -455,16 +455,16 @@ fn short_is_right(p: &Packet, l3: usize, h: &[u8; SHORT]) -> bool {
     none || sum_is_right(p, l3, l3 + l4, proto)
 }
 
-/// A packet as the tracker sees it; `None`: it is not IP. `carried`: the key's part outside of the compact
+/// A packet as the tracker sees it; `None`: it is not IP. `context`: the key's part outside of the compact
 /// one, with its fragment bits. `verify` checks the L4 checksum.
 #[inline]
 pub(crate) fn view<'a>(
     p: &'a Packet,
     meta: &Meta,
-    carried: Option<&FlowKey>,
+    context: Option<&FlowKey>,
     verify: &'a dyn Fn() -> bool,
 ) -> Option<View<'a>> {
-    if meta.l3 == NO_OFFSET || carried.is_some_and(|k| !matches!(k.dl_type, 0 | 0x0800 | 0x86dd)) {
+    if meta.l3 == NO_OFFSET || context.is_some_and(|k| !matches!(k.dl_type, 0 | 0x0800 | 0x86dd)) {
         return None;
     }
     let (head, l3) = (p.head(), usize::from(meta.l3));
@@ -483,7 +483,7 @@ pub(crate) fn view<'a>(
         end,
         ipv6,
         proto: meta.proto,
-        fragment: meta.later_fragment || carried.is_some_and(|k| k.nw_frag != 0),
+        fragment: meta.later_fragment || context.is_some_and(|k| k.nw_frag != 0),
         l3_sum: Checked::Unknown,
         l4_sum: match p.offload.csum {
             Csum::Unknown => Checked::Unknown,

@@ -1,6 +1,6 @@
 //! Headers in front of the whole packet: Ethernet, the network service header (RFC 8300), labels.
 //!
-//! The type of the first header is part of the executor's facts about a packet ([`Meta::packet_type`]), and
+//! The type of the first header is part of the executor's record of a packet ([`Meta::packet_type`]), and
 //! decides which actions are possible. Headers behind a new one cannot be rewritten: their offsets are
 //! forgotten.
 

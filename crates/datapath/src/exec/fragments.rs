@@ -17,7 +17,7 @@ use heddle_flow::key::frag;
 use heddle_flow_cache::HashKey;
 use heddle_packet::BURST;
 
-/// Facts of the datapath about a waiting fragment.
+/// The input port and the offsets of a waiting fragment.
 #[derive(Debug)]
 pub struct WaitingFragment {
     in_port: u32,
@@ -36,8 +36,8 @@ pub(super) enum Gathered {
 
 /// A keyed hash of the tunnel: the same addresses in another tunnel may be other hosts.
 #[allow(clippy::cast_possible_truncation)] // the halves of an address
-fn source(key: HashKey, carried: Option<&FlowKey>) -> u64 {
-    let Some(k) = carried else { return 0 };
+fn source(key: HashKey, context: Option<&FlowKey>) -> u64 {
+    let Some(k) = context else { return 0 };
     let [src, dst] = [k.tun_ipv6_src, k.tun_ipv6_dst].map(u128::from_ne_bytes);
     let ipv4 = u64::from(k.tun_src) << 32 | u64::from(k.tun_dst);
     let h = key.mix(key.start(), src as u64, (src >> 64) as u64);
@@ -48,7 +48,7 @@ fn source(key: HashKey, carried: Option<&FlowKey>) -> u64 {
 impl Exec<'_> {
     /// Whether the packet at hand is a fragment.
     pub(super) fn is_fragment(&self, meta: &Meta) -> bool {
-        meta.later_fragment || self.carried.is_some_and(|k| k.nw_frag & frag::ANY != 0)
+        meta.later_fragment || self.context.is_some_and(|k| k.nw_frag & frag::ANY != 0)
     }
 
     /// Tracks a fragment. `going` is at the step behind the action; its saved states are taken, to be resumed
@@ -83,8 +83,8 @@ impl Exec<'_> {
         };
         let place = FragmentContext {
             port: p.in_port,
-            source: source(HashKey::of_process(), self.carried),
-            recirc_id: self.carried.map_or(0, |k| k.recirc_id),
+            source: source(HashKey::of_process(), self.context),
+            recirc_id: self.context.map_or(0, |k| k.recirc_id),
             zone: action.zone,
         };
         let in_port = p.in_port;
@@ -114,7 +114,7 @@ impl Exec<'_> {
         mut datagram: Datagram<WaitingFragment>,
         in_flight: &mut InFlight,
     ) {
-        let mut known = in_flight.ct.unwrap_or_else(|| known_of(self.carried));
+        let mut known = in_flight.ct.unwrap_or_else(|| known_of(self.context));
         let verify = || datagram.sum_is_right();
         let tracker = self.ct.tracker;
         let mut verdict = Verdict::default();

@@ -49,7 +49,7 @@ pub(crate) const MAX_COPIES: usize = 4096;
 /// A packet of the burst (below [`BURST`]) or a copy.
 pub(crate) type LiveId = u16;
 
-/// Facts about a packet besides its bytes.
+/// The offsets of a packet's headers, and its marks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Meta {
     /// Offsets from the packet's start; `u16::MAX`: none.
@@ -164,7 +164,7 @@ pub(crate) struct Exec<'a> {
     /// The packets' full key at their lookup, if it was made.
     pub(crate) key: Option<&'a FlowKey>,
     /// The packets' context at their lookup, if any.
-    pub(crate) carried: Option<&'a FlowKey>,
+    pub(crate) context: Option<&'a FlowKey>,
     pub(crate) ct: Ct<'a>,
     pub(crate) fragments: &'a Ipf<WaitingFragment>,
     /// Fragments that continue when the packet at hand has ended, the next one last.
@@ -194,8 +194,8 @@ fn draw(state: &mut u64) -> u32 {
 
 impl Exec<'_> {
     /// Runs `program`, which recirculates nothing, on packets `ids` of a run. `longest`: the longest packet's
-    /// length; `regular`: actions find the headers of all packets at the same offsets; `may_free_copies`: copies may be
-    /// freed between two packets.
+    /// length; `regular`: actions find the headers of all packets at the same offsets; `may_free_copies`:
+    /// copies may be freed between two packets.
     #[inline]
     pub(crate) fn group(
         &mut self,
@@ -227,7 +227,7 @@ impl Exec<'_> {
         self.drops.add(kind, n);
         if n > 0 {
             let first = self.live.get(ids.start);
-            self.tx.watch.lost(kind, n, first, self.carried);
+            self.tx.watch.lost(kind, n, first, self.context);
         }
     }
 

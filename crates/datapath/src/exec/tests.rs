@@ -538,7 +538,7 @@ fn packets_without_room_for_a_copy_are_counted_once() {
     let mut exec = Exec {
         live: &mut live,
         key: None,
-        carried: None,
+        context: None,
         ct: Ct {
             tracker: &tracker,
             counts: &counts,

@@ -60,7 +60,7 @@ pub(crate) fn pop(
     tunnel: &mut FlowKey,
     waiting: Waiting<'_>,
 ) -> Result<Option<Popped>, DropKind> {
-    tunnel.clear_carried();
+    tunnel.clear_context();
     if join::is_datagrams(p, meta.l4) && !join::join(p, pop.kind, (meta.l3, meta.l4)) {
         return Err(DropKind::TunnelTrain);
     }

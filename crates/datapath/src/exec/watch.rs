@@ -61,8 +61,8 @@ pub struct DropExample {
     pub len: usize,
     /// First bytes of the packet, as it was when it was dropped.
     pub head: Vec<u8>,
-    /// Facts outside the packet's bytes at its last lookup, if they are known.
-    pub carried: Option<Box<FlowKey>>,
+    /// The packet's context at its last lookup, if it is known.
+    pub context: Option<Box<FlowKey>>,
 }
 
 /// A request for a capture.
@@ -285,13 +285,13 @@ impl PacketWatch {
 
     /// Records that `n` packets like `p` were dropped.
     #[inline]
-    pub(crate) fn lost(&mut self, kind: DropKind, n: u64, p: &Packet, carried: Option<&FlowKey>) {
+    pub(crate) fn lost(&mut self, kind: DropKind, n: u64, p: &Packet, context: Option<&FlowKey>) {
         // Ports and reasons are small numbers: mostly the pairs of one switch get slots of their own.
         let at = (p.in_port as usize).wrapping_mul(59).wrapping_add(kind as usize) % SLOTS;
         let slot = &mut self.slots[at];
         slot.seen += n;
         if self.now_ms >= slot.due_ms {
-            self.example(at, kind, p, carried);
+            self.example(at, kind, p, context);
         }
         if let Some(c) = &mut self.capture {
             c.lost(&self.inbox, kind, n, p);
@@ -306,7 +306,7 @@ impl PacketWatch {
     }
 
     #[cold]
-    fn example(&mut self, at: usize, kind: DropKind, p: &Packet, carried: Option<&FlowKey>) {
+    fn example(&mut self, at: usize, kind: DropKind, p: &Packet, context: Option<&FlowKey>) {
         let slot = &mut self.slots[at];
         let seen = std::mem::take(&mut slot.seen);
         slot.due_ms = self.now_ms + PERIOD_MS;
@@ -318,7 +318,7 @@ impl PacketWatch {
             seen,
             len: p.len(),
             head: first(p, HEAD_BYTES),
-            carried: carried.map(|key| Box::new(*key)),
+            context: context.map(|key| Box::new(*key)),
         };
         if self.inbox.examples.push(example).is_err() {
             // The control side does not read examples; the next one includes this count.

@@ -57,11 +57,11 @@ impl Engine for Datapath {
         actions: Vec<Action>,
     ) -> Result<(), NoReply> {
         let program = Arc::new(Program::compile(&actions));
-        let carried = Some(key.carried()).filter(|c| *c != FlowKey::default());
+        let context = Some(key.context()).filter(|c| *c != FlowKey::default());
         let injected = Injected {
             packet,
             packet_type: key.packet_type,
-            carried: carried.map(Box::new),
+            context: context.map(Box::new),
         };
         self.run(injected, in_port, Some(program))
     }
@@ -71,7 +71,7 @@ impl Engine for Datapath {
         let injected = Injected {
             packet,
             packet_type: heddle_flow::packet_type::ETHERNET,
-            carried: None,
+            context: None,
         };
         let mut to = self.post_box.lock();
         // If another thread holds the lock, the previous worker is as good.

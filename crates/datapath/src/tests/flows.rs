@@ -367,7 +367,7 @@ fn packets_to_and_from_the_control_plane() {
     )
     .unwrap();
     assert_eq!(s.b.take(), std::slice::from_ref(&frame));
-    // An injected packet may have facts outside its bytes.
+    // An injected packet may have a context.
     let mut known = Match::any();
     (known.key.recirc_id, known.mask.0.recirc_id) = (9, u32::MAX);
     (known.key.ct_mark, known.mask.0.ct_mark) = (7, u32::MAX);

@@ -275,7 +275,7 @@ fn stages_are_entries_of_their_own() {
     assert!(s.dp.flows().is_empty());
 }
 
-/// Packets whose headers are not at the usual offsets keep their own facts.
+/// Packets whose headers are not at the usual offsets keep their own context.
 #[test]
 fn odd_packets_of_one_burst_keep_what_they_carry() {
     let port = |v: u16| {

@@ -42,7 +42,7 @@ impl Hits {
 }
 
 impl Worker {
-    /// Forwards the packets of the resources's burst. `given`: a program for all of them, without a lookup. `t0`
+    /// Forwards the packets of the burst. `given`: a program for all of them, without a lookup. `t0`
     /// is the cycle counter now. Returns the cycle counter at the end.
     pub(super) fn burst(&mut self, given: Option<&Arc<Program>>, t0: u64) -> u64 {
         let now_ms = self.shared.clock.now_ms();
@@ -106,7 +106,7 @@ impl Worker {
         self.once.clear();
         let (s, resources) = (&self.scratch, &mut self.resources);
         let how = resources.read_as(s.packet_type);
-        let injected = s.carried.as_deref().map(Context::Injected);
+        let injected = s.context.as_deref().map(Context::Injected);
         let (mut place, mut runts) = (0, 0_u64);
         for (i, p) in resources.live.burst.iter_mut().enumerate() {
             let origin = fresh_origin(p);
@@ -191,7 +191,7 @@ impl Worker {
             now = Some(end);
             translated += cycles;
             if let Some(slot) = self.source_of(st.ids.at(run.first)) {
-                let sender = sender_of(st.keys.outside(r));
+                let sender = sender_of(st.keys.context(r));
                 self.rx[slot].scheduler.charge(cycles, missed, sender);
             }
         }
@@ -356,7 +356,7 @@ impl Worker {
             // Before the program changes the packet.
             st.keys.make_full(r, resources.live.get(st.ids.at(group.first)));
         }
-        let mut exec = resources.exec(st.keys.full(r), st.keys.outside(r));
+        let mut exec = resources.exec(st.keys.full(r), st.keys.context(r));
         let regular = st.keys.is_regular(r);
         for ids in st.ids.ranges(group.first..group.end) {
             exec.group(program, ids, (group.longest, regular, st.may_free_copies), || {

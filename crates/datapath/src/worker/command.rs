@@ -28,8 +28,8 @@ pub(crate) struct Injected {
     pub(crate) packet: Packet,
     /// Type of its first header ([`heddle_flow::packet_type`]).
     pub(crate) packet_type: u32,
-    /// Facts outside the packet's bytes, if there are any ([`FlowKey::carried`]).
-    pub(crate) carried: Option<Box<FlowKey>>,
+    /// The packet's context, if there is any ([`FlowKey::context`]).
+    pub(crate) context: Option<Box<FlowKey>>,
 }
 
 /// A request to a worker.
@@ -203,9 +203,9 @@ impl Worker {
     /// Forwards one packet, by a program if there is one.
     pub(super) fn run_injected(&mut self, injected: Injected, program: Option<&Arc<Program>>) {
         self.resources.live.burst.push(injected.packet);
-        (self.scratch.packet_type, self.scratch.carried) = (injected.packet_type, injected.carried);
+        (self.scratch.packet_type, self.scratch.context) = (injected.packet_type, injected.context);
         self.burst(program, Tsc::now());
-        (self.scratch.packet_type, self.scratch.carried) = (packet_type::ETHERNET, None);
+        (self.scratch.packet_type, self.scratch.context) = (packet_type::ETHERNET, None);
     }
 
     /// Moves the thread; its memory stays on its node.

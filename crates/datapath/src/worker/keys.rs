@@ -20,10 +20,10 @@ use std::ops::Range;
 /// The slot number that means "no slot".
 const NO_SLOT: u8 = u8::MAX;
 
-/// Facts about packets besides their headers.
+/// The context of packets: the fields of their key that are not headers.
 #[derive(Clone, Copy)]
 pub(crate) enum Context<'a> {
-    /// No such facts.
+    /// The packets have none.
     None,
     /// The tunnel of the packets in this context slot ([`Keys::last_context`]).
     SameTunnel(u8),
@@ -34,28 +34,28 @@ pub(crate) enum Context<'a> {
     /// The context that the control plane gave an injected packet.
     Injected(&'a FlowKey),
     /// The context of their last lookup, as their program has changed it.
-    Changed(Carried<'a>),
+    Changed(ChangedContext<'a>),
 }
 
 impl Context<'_> {
     /// Writes the context into a key. If the key has no headers, `headers` has them.
     #[inline(always)]
     pub(crate) fn write(&self, key: &mut FlowKey, headers: Option<&CompactKey>) {
-        let carried = match self {
+        let changed = match self {
             Self::None | Self::SameTunnel(_) => return,
             Self::Tunnel(from) => return key.copy_tunnel(from),
             Self::Connection(known) => return ct::write_known(known, key),
-            Self::Injected(from) => return key.copy_carried(from),
-            Self::Changed(carried) => carried,
+            Self::Injected(from) => return key.copy_context(from),
+            Self::Changed(changed) => changed,
         };
-        if let Some(before) = carried.before {
-            key.copy_carried(before);
+        if let Some(before) = changed.before {
+            key.copy_context(before);
         }
-        if let Some(known) = carried.ct {
+        if let Some(known) = changed.ct {
             ct::write_known(known, key);
         }
-        (key.skb_priority, key.pkt_mark) = (carried.meta.priority, carried.meta.mark);
-        if let Some((alg, basis)) = carried.meta.hash {
+        (key.skb_priority, key.pkt_mark) = (changed.meta.priority, changed.meta.mark);
+        if let Some((alg, basis)) = changed.meta.hash {
             let of = |key: &FlowKey| match alg {
                 HashAlg::L4 => hash::five_tuple(key, basis),
                 HashAlg::SymL4 => hash::symmetric_l3l4(key, basis, false),
@@ -68,7 +68,7 @@ impl Context<'_> {
 
 /// The context of packets after their program: that of their last lookup with the program's changes.
 #[derive(Clone, Copy)]
-pub(crate) struct Carried<'a> {
+pub(crate) struct ChangedContext<'a> {
     /// The key whose context counted at the last lookup, if any did.
     pub(crate) before: Option<&'a FlowKey>,
     /// `before` is the packets' full key, and the compact key does not lay their headers out (IP options, an
@@ -79,12 +79,12 @@ pub(crate) struct Carried<'a> {
     pub(crate) ct: Option<&'a CtState>,
 }
 
-impl<'a> Carried<'a> {
+impl<'a> ChangedContext<'a> {
     #[inline]
     pub(super) fn context(self) -> Context<'a> {
         let m = &self.meta;
-        let facts = (m.priority, m.mark, m.hash.is_some());
-        if self.before.is_none() && self.ct.is_none() && facts == (0, 0, false) {
+        let marks = (m.priority, m.mark, m.hash.is_some());
+        if self.before.is_none() && self.ct.is_none() && marks == (0, 0, false) {
             Context::None
         } else {
             Context::Changed(self)
@@ -237,12 +237,13 @@ impl Keys {
             self.contexts.push(FlowKey::default());
         }
         if let Some(new) = self.contexts.get_mut(at) {
-            new.clear_carried();
+            new.clear_context();
             context.write(new, Some(key));
             (new.in_port, new.recirc_id, new.packet_type) = (0, 0, 0);
         }
         let [last, slot] = slots(at).map(KeyForm::InContext);
-        let equal = |keys: &Self| matches!(keys.contexts.get(..=at), Some([.., a, b]) if a.carries_same(b));
+        let equal =
+            |keys: &Self| matches!(keys.contexts.get(..=at), Some([.., a, b]) if a.has_same_context(b));
         let joined = self.add_run(packets, key, program, (last, slot), equal);
         self.n_contexts += usize::from(!joined);
         joined
@@ -253,12 +254,12 @@ impl Keys {
         packets: &Added,
         key: &CompactKey,
         before: &FlowKey,
-        now: &Carried<'_>,
+        now: &ChangedContext<'_>,
     ) {
         let at = self.take_full();
         let (full, meta) = &mut self.full[at];
         (*full, *meta) = (*before, now.meta);
-        full.clear_carried();
+        full.clear_context();
         full.packet_type = before.packet_type;
         full.in_port = before.in_port;
         Context::Changed(*now).write(full, None);
@@ -272,7 +273,7 @@ impl Keys {
         let n = self.runs.len();
         let (keys, all) = (&from.compact[runs.clone()], &from.runs[runs]);
         for (to, key) in self.compact[n..].iter_mut().zip(keys) {
-            *to = key.with_context(origin);
+            *to = key.with_origin(origin);
         }
         let before = all.first().map_or(0, |run| run.first);
         self.runs.extend(all.iter().map(|run| Run {
@@ -395,7 +396,7 @@ impl Keys {
     #[inline]
     pub(crate) fn all_are_alike(&self) -> bool {
         match self.compact.get(..self.runs.len()) {
-            Some([first, others @ ..]) if !self.has_outside() => others
+            Some([first, others @ ..]) if !self.has_context() => others
                 .iter()
                 .fold(true, |same, key| same & first.laid_out_as(key)),
             _ => false,
@@ -429,11 +430,11 @@ impl LookupKeys for Keys {
         &self.compact
     }
     #[inline]
-    fn has_outside(&self) -> bool {
+    fn has_context(&self) -> bool {
         self.n_full + self.n_contexts > 0
     }
     #[inline]
-    fn outside(&self, r: usize) -> Option<&FlowKey> {
+    fn context(&self, r: usize) -> Option<&FlowKey> {
         match self.runs.get(r)?.form {
             KeyForm::InContext(at) => self.contexts.get(usize::from(at)),
             KeyForm::Full(at) => Some(&self.full.get(usize::from(at))?.0),

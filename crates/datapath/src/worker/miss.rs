@@ -40,7 +40,7 @@ impl Worker {
             && !self.rx[slot]
                 .scheduler
                 .misses
-                .admits(sender_of(st.keys.outside(r)))
+                .admits(sender_of(st.keys.context(r)))
         {
             self.resources.lost(DropKind::MissBudget, id);
             return Choice::Dropped;
@@ -94,11 +94,11 @@ impl Worker {
     ) -> T {
         let mut room = self.scratch.room.take().unwrap_or_default();
         let sought = st.keys.sought(r).expect("runts are not looked up");
-        let key = match (st.keys.runs[r].form, sought.outside) {
+        let key = match (st.keys.runs[r].form, sought.context) {
             (KeyForm::Full(_), Some(key)) => key,
-            (_, carried) => {
+            (_, context) => {
                 let in_port = self.resources.live.get(id).in_port;
-                room.whole(sought.key, (in_port, st.keys.recirc_id), carried)
+                room.whole(sought.key, (in_port, st.keys.recirc_id), context)
             }
         };
         let done = f(self, &Subject { key, sought, id });

@@ -257,7 +257,7 @@ struct Scratch {
     /// type 0.
     packet_type: u32,
     /// Context of an injected packet. Packets from queues have none.
-    carried: Option<Box<FlowKey>>,
+    context: Option<Box<FlowKey>>,
     /// Receives the burst of a queue with a short turn; else empty.
     spare: Burst,
     sources: Vec<Source>,

@@ -18,7 +18,7 @@
 //! copies; packets of one stage share the latter. Packets beyond are dropped ([`DropKind::Recirc`]). A stage
 //! has no more packets than the stage before it.
 
-use super::keys::Carried;
+use super::keys::ChangedContext;
 use super::stage::{Change, Stage};
 use super::{Choice, Group, Scratch, Worker};
 use crate::exec::program::{NextHop, Tail};
@@ -87,9 +87,9 @@ impl Worker {
         while let Some(run) = runs.get(r).filter(|run| run.first < group.end) {
             // Runs without context that only get another origin are copied together. This halves the cycles
             // of recirculated traffic of many flows.
-            let context = keys[r].context();
+            let before = keys[r].origin();
             let same =
-                |r: usize| runs[r].is_plain() & (keys[r].context() == context) & (runs[r].end <= group.end);
+                |r: usize| runs[r].is_plain() & (keys[r].origin() == before) & (runs[r].end <= group.end);
             let n = match tail.alone && run.first >= group.first {
                 true => (r..runs.len()).take_while(|r| same(*r)).count(),
                 false => 0,
@@ -102,7 +102,7 @@ impl Worker {
                 r += 1;
                 continue;
             }
-            let origin = self.origin(st, to, context);
+            let origin = self.origin(st, to, before);
             to.keys.copy_runs(&st.keys, r..r + n, to.ids.len(), origin);
             for ids in st.ids.ranges(run.first..runs[r + n - 1].end) {
                 to.ids.push(ids);
@@ -120,7 +120,7 @@ impl Worker {
         ids: Range<LiveId>,
     ) -> Option<Ran> {
         let program = group.choice.program(&self.cache, &self.once)?;
-        let mut exec = self.resources.exec(st.keys.full(r), st.keys.outside(r));
+        let mut exec = self.resources.exec(st.keys.full(r), st.keys.context(r));
         let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.keys.meta(r));
         let ids = match tail.copy {
             true => exec.copy_all(ids, &mut failed),
@@ -147,25 +147,25 @@ impl Worker {
             return;
         };
         let (tail, meta, tracks) = (of.1, ran.meta, ran.tracks);
-        let carried = st.carried(r, meta);
+        let changed = st.changed_context(r, meta);
         let key = st.keys.compact[r];
-        let origin = self.origin(st, to, key.context());
-        let key = key.with_context(origin);
+        let origin = self.origin(st, to, key.origin());
+        let key = key.with_origin(origin);
         if ran.failed == 0 && !tail.rewritten && !tracks {
-            to.push(&mut self.resources, ran.ids, Change::Nothing(&key, carried));
+            to.push(&mut self.resources, ran.ids, Change::Nothing(&key, changed));
             return;
         }
         let how = self.resources.read_as(meta.packet_type);
         for (id, i) in ran.packets() {
             let known = self.resources.tracked.get(i).filter(|_| tracks).copied();
-            let carried = Carried {
+            let changed = ChangedContext {
                 ct: known.as_ref(),
-                ..carried
+                ..changed
             };
             let change = if tail.rewritten || tracks && self.resources.tracked.is_translated(i) {
-                Change::Headers(how, origin, carried.context())
+                Change::Headers(how, origin, changed.context())
             } else {
-                Change::Nothing(&key, carried)
+                Change::Nothing(&key, changed)
             };
             to.push(&mut self.resources, id..id + 1, change);
         }
@@ -192,7 +192,7 @@ impl Worker {
             if program.needs_key {
                 st.keys.make_full(r, self.resources.live.get(id));
             }
-            let mut exec = self.resources.exec(st.keys.full(r), st.keys.outside(r));
+            let mut exec = self.resources.exec(st.keys.full(r), st.keys.context(r));
             if !exec.run_steps(program, &mut in_flight) {
                 if self.resources.resumed.len() <= resumed {
                     return;
@@ -216,14 +216,14 @@ impl Worker {
             if let NextHop::Pop(step) = hop {
                 self.decapsulate(&mut next, choice, step, std::iter::once(id), &meta);
             } else {
-                let origin = self.origin(st, &mut next, st.keys.compact[r].context());
-                let carried = Carried {
+                let origin = self.origin(st, &mut next, st.keys.compact[r].origin());
+                let changed = ChangedContext {
                     full: false,
                     ct: ct.as_ref(),
-                    ..st.carried(r, meta)
+                    ..st.changed_context(r, meta)
                 };
                 let how = self.resources.read_as(meta.packet_type);
-                let change = Change::Headers(how, origin, carried.context());
+                let change = Change::Headers(how, origin, changed.context());
                 next.push(&mut self.resources, id..id + 1, change);
             }
             let left = self.scratch.lookups;

@@ -1,6 +1,7 @@
 //! A worker's means to run programs: buffers, transmit queues, upcalls, and the packets of the burst.
 //!
-//! The worker's caches are apart from [`ProgramResources`], since a program that a cache lends changes the resources.
+//! The worker's cache is apart from [`ProgramResources`]: a program that the cache lends changes the
+//! resources.
 
 use crate::counters::WorkerCounters;
 use crate::exec::ct::{Ct, Tracked};
@@ -35,11 +36,11 @@ pub(super) struct ProgramResources {
 impl ProgramResources {
     /// The means to run a program on packets with this full key, if it was made, and this context.
     #[inline(always)]
-    pub(super) fn exec<'a>(&'a mut self, key: Option<&'a FlowKey>, carried: Option<&'a FlowKey>) -> Exec<'a> {
+    pub(super) fn exec<'a>(&'a mut self, key: Option<&'a FlowKey>, context: Option<&'a FlowKey>) -> Exec<'a> {
         Exec {
             live: &mut self.live,
             key,
-            carried,
+            context,
             ct: Ct {
                 tracker: &self.shared.conntrack,
                 counts: &self.counters.ct,

@@ -4,7 +4,7 @@
 //! stage by [`Stage::push`], with the change since their last lookup.
 
 use super::ids::Ids;
-use super::keys::{Added, Carried, Context, Keys};
+use super::keys::{Added, ChangedContext, Context, Keys};
 use super::parse::{MIN_FRAME, ReadAs};
 use super::resources::ProgramResources;
 use super::{Choice, Group};
@@ -23,7 +23,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub(super) enum Change<'a> {
     /// The headers are those of the key; only the context may differ.
-    Nothing(&'a CompactKey, Carried<'a>),
+    Nothing(&'a CompactKey, ChangedContext<'a>),
     /// The headers are those of the key. The packet was tracked: its program is known, or its context is its
     /// connection.
     Tracked(&'a CompactKey, RunProgram, Context<'a>),
@@ -86,7 +86,7 @@ impl Stage {
         let (first, place) = (ids.start, self.ids.len());
         let live = &mut resources.live;
         match change {
-            Change::Nothing(key, carried) => {
+            Change::Nothing(key, changed) => {
                 let (mut bytes, mut longest) = (0, 0);
                 for id in ids.clone() {
                     let n = live.get(id).len();
@@ -97,12 +97,12 @@ impl Stage {
                     bytes,
                     longest,
                 };
-                match carried.before {
-                    Some(before) if carried.full => self.keys.add_changed(&packets, key, before, &carried),
+                match changed.before {
+                    Some(before) if changed.full => self.keys.add_changed(&packets, key, before, &changed),
                     _ => {
                         _ = self
                             .keys
-                            .add(&packets, key, RunProgram::UNKNOWN, &carried.context())
+                            .add(&packets, key, RunProgram::UNKNOWN, &changed.context())
                     }
                 }
             }
@@ -125,9 +125,9 @@ impl Stage {
 
     /// The context of the packets of run `r` after a program that left them with `meta`.
     #[inline]
-    pub(super) fn carried(&self, r: usize, meta: Meta) -> Carried<'_> {
-        Carried {
-            before: self.keys.outside(r),
+    pub(super) fn changed_context(&self, r: usize, meta: Meta) -> ChangedContext<'_> {
+        ChangedContext {
+            before: self.keys.context(r),
             full: matches!(self.keys.runs[r].form, KeyForm::Full(_)),
             meta,
             ct: None,

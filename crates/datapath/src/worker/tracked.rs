@@ -9,7 +9,7 @@
 //! Such a packet has no context unless the program looks at it. `track_short` saves a third to a half of a
 //! packet's cycles, the links another fifth.
 
-use super::keys::{Carried, Context};
+use super::keys::{ChangedContext, Context};
 use super::stage::{Change, Stage};
 use super::{Choice, Group, Worker};
 use crate::exec::LiveId;
@@ -21,7 +21,7 @@ use heddle_packet::Csum;
 use heddle_wire::ip::Ipv4;
 use std::sync::Arc;
 
-/// Facts that all packets of a tracked group share.
+/// The values that all packets of a tracked group share.
 #[derive(Clone, Copy)]
 struct Tracking<'a> {
     st: &'a Stage,
@@ -58,7 +58,7 @@ impl Worker {
                 continue;
             }
             before = None;
-            exec.carried = keys.outside(r);
+            exec.context = keys.context(r);
             exec.read_ahead(zone, i, id, &keys.meta(r));
         }
         let n = usize::from(group.end - group.first);
@@ -89,8 +89,8 @@ impl Worker {
                 self.track_any((i, r, id), to, &of);
                 continue;
             };
-            let origin = self.origin(st, to, key.context());
-            let mut key = key.with_context(origin);
+            let origin = self.origin(st, to, key.origin());
+            let mut key = key.with_origin(origin);
             if let Some(ends) = ends {
                 self.translate_ends(i, id, key.l3(), ends);
                 key = key.with_ends4(ends.src, ends.dst);
@@ -181,22 +181,22 @@ impl Worker {
         let Some(action) = program.and_then(Program::only_tracks) else {
             return;
         };
-        let mut exec = self.resources.exec(None, keys.outside(r));
+        let mut exec = self.resources.exec(None, keys.context(r));
         if !exec.track_read(of.reading, action, i, id, || keys.meta(r)) {
             return exec.lost(DropKind::Untranslated, id..id + 1);
         }
-        let origin = self.origin(of.st, to, keys.compact[r].context());
-        let key = keys.compact[r].with_context(origin);
+        let origin = self.origin(of.st, to, keys.compact[r].origin());
+        let key = keys.compact[r].with_origin(origin);
         let known = self.resources.tracked.get(i).copied();
-        let carried = Carried {
+        let changed = ChangedContext {
             ct: known.as_ref(),
-            ..of.st.carried(r, keys.meta(r))
+            ..of.st.changed_context(r, keys.meta(r))
         };
         let change = if self.resources.tracked.is_translated(i) {
-            let how = self.resources.read_as(carried.meta.packet_type);
-            Change::Headers(how, origin, carried.context())
+            let how = self.resources.read_as(changed.meta.packet_type);
+            Change::Headers(how, origin, changed.context())
         } else {
-            Change::Nothing(&key, carried)
+            Change::Nothing(&key, changed)
         };
         to.push(&mut self.resources, id..id + 1, change);
     }

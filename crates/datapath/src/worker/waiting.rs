@@ -3,11 +3,11 @@
 //! **Problem.** The first packets into a fresh tunnel come before the reply to the neighbour request. If they
 //! were dropped, each first connection would lose a second or more.
 //!
-//! **Design.** A packet waits for a slot of the generations ([`Wait`]). A copy of it, with its facts outside
-//! the key, is stored in the queue of that slot. When the slot changes, the worker recirculates the packets
-//! of the queue under the id that the translation gave. It does so before it polls its ports again. A packet
-//! may have to wait again, because another thing shares the slot or a request was repeated. Then only the
-//! rest of its time limit is left.
+//! **Design.** A packet waits for a slot of the generations ([`Wait`]). A copy of it, with its context, is
+//! stored in the queue of that slot. When the slot changes, the worker recirculates the packets of the queue
+//! under the id that the translation gave. It does so before it polls its ports again. A packet may have to
+//! wait again, because another thing shares the slot or a request was repeated. Then only the rest of its
+//! time limit is left.
 //!
 //! **Order.** Packets of one flow come by one receive queue, so they wait at one worker. Until the burst
 //! after the change, the flow's cached entry stays in use, so later packets wait behind the first ones. A
@@ -21,7 +21,7 @@
 
 use super::Worker;
 use super::command::Injected;
-use super::keys::{Carried, Context};
+use super::keys::{ChangedContext, Context};
 use super::stage::Stage;
 use crate::exec::program::Program;
 use crate::exec::{Meta, Recirculated};
@@ -42,7 +42,7 @@ const MAX_BYTES: usize = 8 << 20;
 /// Time limit of a waiting packet: three neighbour requests, as hosts send them.
 const LIMIT_MS: u64 = 3000;
 
-/// A waiting packet with its facts outside the key.
+/// A waiting packet with its context.
 struct Waiter {
     injected: Injected,
     recirc: u32,
@@ -147,17 +147,17 @@ impl Worker {
         let Some(since_ms) = self.waiting.admit(wait, len, now_ms) else {
             return self.resources.lost(DropKind::TunnelNeighbour, id);
         };
-        let mut carried = Box::<FlowKey>::default();
+        let mut context = Box::<FlowKey>::default();
         // The hash, if any, belongs to the original packet, which continues without waiting.
         let meta = Meta {
             hash: None,
             ..of.meta
         };
-        let with = Carried {
+        let with = ChangedContext {
             ct: of.ct.as_ref(),
-            ..st.carried(r, meta)
+            ..st.changed_context(r, meta)
         };
-        Context::Changed(with).write(&mut carried, None);
+        Context::Changed(with).write(&mut context, None);
         let mut packet = self.resources.pool.get_for(len);
         self.resources.live.get(id).copy_into(&mut packet);
         self.counters.waited.add(1);
@@ -165,7 +165,7 @@ impl Worker {
             injected: Injected {
                 packet,
                 packet_type: meta.packet_type,
-                carried: Some(carried),
+                context: Some(context),
             },
             recirc: wait.recirc,
             since_ms,

@@ -3,7 +3,7 @@
 use super::Cache;
 use crate::burst::Sought;
 use crate::cached_translation::CachedTranslation;
-use crate::compact::{Family, outside};
+use crate::compact::{Family, context_mask};
 use crate::context::Context;
 use crate::entry::NewEntry;
 use crate::events::{RESERVE, ROOM, RevalidatorEvent};
@@ -24,7 +24,7 @@ impl<P: Program> Cache<P> {
         any: u64,
         now_ms: u64,
     ) -> Option<ProgramId> {
-        let (origin, family) = (sought.key.context(), sought.key.family());
+        let (origin, family) = (sought.key.origin(), sought.key.family());
         if origin == NOWHERE || !self.events.has_room(ROOM) {
             return None;
         }
@@ -38,9 +38,9 @@ impl<P: Program> Cache<P> {
         let held = Arc::clone(self.subtables.get(subtable)?);
         let hash = self.hash_under(sought, subtable)?;
         let (mut context, mut context_is_new) = (origin, false);
-        if let Some(key) = sought.outside {
-            let outside_words = (subtable, &*held.outside, family.is_odd());
-            (context, context_is_new) = self.contexts.retain(outside_words, origin, key)?;
+        if let Some(key) = sought.context {
+            let bits = (subtable, &*held.context_bits, family.is_odd());
+            (context, context_is_new) = self.contexts.retain(bits, origin, key)?;
         }
         if !self.table.insert(hash, slot) {
             self.contexts.release(context);
@@ -59,7 +59,7 @@ impl<P: Program> Cache<P> {
             .unwrap_or_default();
         let (translation, translation_is_new) = self.translations.intern(t, any);
         let program = self.translations.program_of(translation)?;
-        let key = sought.key.with_context(context);
+        let key = sought.key.with_origin(context);
         self.translations.retain(translation);
         if let Some((n, mem)) = taken.chunk {
             self.new_chunk = true;
@@ -74,7 +74,7 @@ impl<P: Program> Cache<P> {
             self.push(RevalidatorEvent::Context(origin, Some(shown)));
         }
         if context_is_new {
-            let shown = self.context_of(origin, sought.outside, family);
+            let shown = self.context_of(origin, sought.context, family);
             self.push(RevalidatorEvent::Context(context, Some(shown)));
         }
         if translation_is_new {
@@ -104,7 +104,7 @@ impl<P: Program> Cache<P> {
     fn context_of(&self, origin: u32, key: Option<&FlowKey>, family: Family) -> Arc<Context> {
         let (in_port, recirc_id) = self.subtables.source(origin);
         let words = key.map_or(&[][..], |key| &key.words()[..]).iter();
-        let words = words.zip(outside(family).words()).map(|(w, o)| w & o);
+        let words = words.zip(context_mask(family).words()).map(|(w, o)| w & o);
         Arc::new(Context {
             in_port,
             recirc_id,
@@ -124,7 +124,7 @@ impl<P: Program> Cache<P> {
             return None;
         }
         let e = self.store.get(slot)?;
-        let under = (e.subtable(), e.key().context());
+        let under = (e.subtable(), e.key().origin());
         let entered = self.enter(under, &t.deps, &t.overrides).unwrap_or_default();
         let interned = self.translations.intern(t, any);
         self.rename(slot, interned, entered);
@@ -145,7 +145,7 @@ impl<P: Program> Cache<P> {
             in_port: self.subtables.source(origin).0.min(MAX_LISTED),
             mask: &held.mask,
             v6: held.family.is_v6(),
-            outside: outside(held.family),
+            context_mask: context_mask(held.family),
         };
         self.groups.enter(deps, overrides, under)
     }
@@ -154,7 +154,7 @@ impl<P: Program> Cache<P> {
         let Some(e) = self.store.get(slot).filter(|e| e.id() == id && e.alive()) else {
             return;
         };
-        let under = (e.subtable(), e.key().context());
+        let under = (e.subtable(), e.key().origin());
         if !self.events.has_room(RESERVE) {
             return;
         }

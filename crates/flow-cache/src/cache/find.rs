@@ -44,8 +44,8 @@ pub struct LookupContext<'a> {
 pub struct LookupResult {
     /// Slot of the entry; [`NO_SLOT`]: a miss.
     pub slot: u32,
-    /// The program of the entry, if the entry is valid; then it has counted the run. [`NO_PROGRAM`]: the caller
-    /// has to validate the entry and count the run.
+    /// The program of the entry, if the entry is valid; then it has counted the run. [`NO_PROGRAM`]: the
+    /// caller has to validate the entry and count the run.
     pub program: ProgramId,
     /// The level that matched.
     pub level: Level,
@@ -90,17 +90,18 @@ struct LookupPlan<'a> {
     subtable: u32,
     mask: &'a CompactMask,
     /// The bits outside of compact keys that are hashed.
-    outside: &'a Bits,
+    context_bits: &'a Bits,
 }
 
 /// The guessed entry, unpacked for comparisons with a whole burst.
 struct Guessed<'a> {
     slot: u32,
-    /// The entry's key with its origin in the place of the context.
+    /// The entry's key with its true origin.
     key: CompactKey,
-    context: u32,
+    /// The origin in the entry's key, or the number of a context.
+    origin: u32,
     mask: CompactMask,
-    outside: &'a Bits,
+    context_bits: &'a Bits,
 }
 
 #[derive(Debug, Default)]
@@ -122,17 +123,17 @@ fn meant<'a>(
 ) -> Option<&'a CacheEntry> {
     let e = store.get(slot)?;
     let mask = subtables.compact(e.subtable())?;
-    let same = match sought.outside {
+    let same = match sought.context {
         None => mask.same(|i| e.word(i), sought.key),
-        Some(outside) => {
+        Some(context) => {
             let key = e.key();
-            let own = key.with_context(sought.key.context());
+            let own = key.with_origin(sought.key.origin());
             mask.same(|i| own.words()[i], sought.key)
                 && contexts.agrees(
-                    key.context(),
-                    subtables.outside(e.subtable()),
-                    sought.key.context(),
-                    outside,
+                    key.origin(),
+                    subtables.context_bits(e.subtable()),
+                    sought.key.origin(),
+                    context,
                 )
         }
     };
@@ -197,8 +198,8 @@ impl<P: Program> Cache<P> {
         let (Some(head), Some(tail)) = (parsed.sought(0), parsed.sought(r)) else {
             return;
         };
-        let origin = tail.key.context();
-        if head.key.context() != origin {
+        let origin = tail.key.origin();
+        if head.key.origin() != origin {
             return;
         }
         let Some(o) = self.subtables.origin_mut(origin) else {
@@ -216,20 +217,20 @@ impl<P: Program> Cache<P> {
     /// all runs match it.
     fn hash_all(&mut self, parsed: &impl LookupKeys, s: &mut Scratch) -> Option<u32> {
         s.found.clear();
-        let origin = parsed.sought(0).map_or(u32::MAX, |s| s.key.context());
+        let origin = parsed.sought(0).map_or(u32::MAX, |s| s.key.origin());
         let guess = self
             .subtables
             .origin(origin)
             .and_then(|o| o.guess.slot())
             .and_then(|slot| self.guessed(slot));
         let mut guessed = 0;
-        let (far, full) = (self.table.is_far(), parsed.has_outside());
+        let (far, full) = (self.table.is_far(), parsed.has_context());
         let mut plan = LookupPlan {
             class: u64::MAX,
             how: How::Done,
             subtable: 0,
             mask: &NO_MASK,
-            outside: &[],
+            context_bits: &[],
         };
         let runs = parsed.runs().iter().zip(parsed.keys()).enumerate();
         s.found.extend(runs.map(|(r, (run, key))| {
@@ -246,10 +247,10 @@ impl<P: Program> Cache<P> {
             if run.program.is_known() {
                 return f;
             }
-            let outside = if full { parsed.outside(r) } else { None };
+            let context = if full { parsed.context(r) } else { None };
             if let Some(g) = &guess
                 && g.mask.same(|i| g.key.words()[i], key)
-                && self.is_guess(g, key, outside)
+                && self.is_guess(g, key, context)
             {
                 (f.slot, f.level) = (g.slot, Level::L2);
                 guessed += 1;
@@ -259,7 +260,7 @@ impl<P: Program> Cache<P> {
                 plan = self.plan(key);
             }
             f.how = plan.how;
-            let more = outside.map_or(0, |key| self.contexts.hash(key, plan.outside));
+            let more = context.map_or(0, |key| self.contexts.hash(key, plan.context_bits));
             match plan.how {
                 How::Done => {}
                 How::Only => {
@@ -323,31 +324,33 @@ impl<P: Program> Cache<P> {
     /// The entry in `slot`, unpacked for comparisons with a whole burst.
     fn guessed(&self, slot: u32) -> Option<Guessed<'_>> {
         let e = self.store.get(slot).filter(|e| e.alive())?;
-        let (key, context) = (e.key(), e.key().context());
+        let (key, origin) = (e.key(), e.key().origin());
         Some(Guessed {
             slot,
-            key: key.with_context(self.contexts.origin(context).0),
-            context,
+            key: key.with_origin(self.contexts.origin(origin).0),
+            origin,
             mask: *self.subtables.compact(e.subtable())?,
-            outside: self.subtables.outside(e.subtable()),
+            context_bits: self.subtables.context_bits(e.subtable()),
         })
     }
-    /// Whether a packet that agrees with the guess in its compact key agrees outside of it too.
+    /// Whether a packet that agrees with the guess in its compact key agrees in its context too.
     #[inline]
-    fn is_guess(&self, g: &Guessed<'_>, key: &CompactKey, outside: Option<&FlowKey>) -> bool {
-        match outside {
-            None => !is_context(g.context),
-            Some(outside) => self.contexts.agrees(g.context, g.outside, key.context(), outside),
+    fn is_guess(&self, g: &Guessed<'_>, key: &CompactKey, context: Option<&FlowKey>) -> bool {
+        match context {
+            None => !is_context(g.origin),
+            Some(context) => self
+                .contexts
+                .agrees(g.origin, g.context_bits, key.origin(), context),
         }
     }
     fn plan(&self, key: &CompactKey) -> LookupPlan<'_> {
-        let (origin, family) = (key.context(), key.family());
+        let (origin, family) = (key.origin(), key.family());
         let mut plan = LookupPlan {
             class: key.class(),
             how: How::L1,
             subtable: 0,
             mask: &NO_MASK,
-            outside: self.subtables.outside_words(origin, family),
+            context_bits: self.subtables.all_context_bits(origin, family),
         };
         match self.subtables.list(origin, family) {
             [] => plan.how = How::Done,
@@ -389,14 +392,14 @@ impl<P: Program> Cache<P> {
     }
     /// Compares the candidates with the runs' keys. Valid entries count the runs.
     fn compare(&mut self, parsed: &impl LookupKeys, s: &mut Scratch, lookup: &LookupContext<'_>) {
-        let full = parsed.has_outside();
+        let full = parsed.has_context();
         let runs = parsed.runs().iter().zip(parsed.keys());
         for (r, (f, (run, key))) in s.found.iter_mut().zip(runs).enumerate() {
             if run.program.is_known() {
                 continue;
             }
-            let outside = if full { parsed.outside(r) } else { None };
-            let sought = Sought { key, outside };
+            let context = if full { parsed.context(r) } else { None };
+            let sought = Sought { key, context };
             let e = if f.how == How::Done {
                 self.store.get(f.slot)
             } else if let Some(e) = meant(&self.store, &self.subtables, &self.contexts, f.slot, sought) {

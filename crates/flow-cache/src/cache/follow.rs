@@ -35,12 +35,12 @@ impl<P: Program> Cache<P> {
         bytes: u64,
         lookup: &LookupContext<'_>,
     ) -> Option<ProgramId> {
-        let to = self.links.find(b, key.context())?;
+        let to = self.links.find(b, key.origin())?;
         let e = self.store.get(to.slot)?;
         let mask = self.subtables.compact(e.subtable())?;
         // The link has already checked the words that the context holds. The context replaces the origin in
         // the key.
-        let own = key.with_context(e.key().context());
+        let own = key.with_origin(e.key().origin());
         if e.id() != to.id || !e.alive() || !mask.same(|i| e.word(i), &own) {
             return None;
         }
@@ -68,7 +68,7 @@ impl<P: Program> Cache<P> {
                 slot: found.slot,
                 id: e.id(),
             };
-            self.links.learn(b, key.context(), to);
+            self.links.learn(b, key.origin(), to);
         }
     }
 }

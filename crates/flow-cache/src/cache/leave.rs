@@ -17,8 +17,8 @@ impl<P: Program> Cache<P> {
         let Some(e) = self.store.get(slot) else { return };
         e.evict(e.id());
         let n = e.subtable();
-        let (origin, more) = self.contexts.origin(e.key().context());
-        let key = e.key().with_context(origin);
+        let (origin, more) = self.contexts.origin(e.key().origin());
+        let key = e.key().with_origin(origin);
         let Some(mask) = self.subtables.compact(n) else {
             return;
         };
@@ -46,7 +46,7 @@ impl<P: Program> Cache<P> {
             let (id, translation, subtable, counted) =
                 (e.id(), e.translation(), e.subtable(), Self::counted(e));
             self.groups.leave(e.group().0);
-            let context = e.key().context();
+            let context = e.key().origin();
             let (origin, _) = self.contexts.origin(context);
             e.free();
             self.push(RevalidatorEvent::Gone(slot, id, translation, counted));

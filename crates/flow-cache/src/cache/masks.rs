@@ -39,9 +39,9 @@ impl<P: Program> Cache<P> {
             .subtables
             .compact(subtable)?
             .hash(sought.key, &self.key, subtable);
-        Some(match sought.outside {
+        Some(match sought.context {
             None => hash,
-            Some(key) => hash ^ self.contexts.hash(key, self.subtables.outside(subtable)),
+            Some(key) => hash ^ self.contexts.hash(key, self.subtables.context_bits(subtable)),
         })
     }
     /// Filters a list of at most [`CHUNK`] masks. Returns those that may have an entry for a packet: the
@@ -72,7 +72,7 @@ impl<P: Program> Cache<P> {
                     continue;
                 };
                 let list = part(
-                    self.subtables.list(sought.key.context(), sought.key.family()),
+                    self.subtables.list(sought.key.origin(), sought.key.family()),
                     at,
                     some,
                 );
@@ -93,7 +93,7 @@ impl<P: Program> Cache<P> {
                 let Some(sought) = parsed.sought(r.into()) else {
                     return false;
                 };
-                let (origin, family) = (sought.key.context(), sought.key.family());
+                let (origin, family) = (sought.key.origin(), sought.key.family());
                 let mut hit = None;
                 while let Some(p) = probes.next_if(|p| p.run == r) {
                     if hit.is_none() {
@@ -119,7 +119,7 @@ impl<P: Program> Cache<P> {
     pub fn find_fresh(&mut self, sought: Sought<'_>) -> Option<u32> {
         let masks = self
             .subtables
-            .list(sought.key.context(), sought.key.family())
+            .list(sought.key.origin(), sought.key.family())
             .len();
         if masks < self.fresh.len() {
             return self.find_one(sought);
@@ -129,7 +129,7 @@ impl<P: Program> Cache<P> {
 
     /// Looks one packet up in L2 only.
     pub(crate) fn find_one(&mut self, sought: Sought<'_>) -> Option<u32> {
-        let (origin, family) = (sought.key.context(), sought.key.family());
+        let (origin, family) = (sought.key.origin(), sought.key.family());
         for at in (0..self.subtables.list(origin, family).len()).step_by(CHUNK) {
             let list = part(self.subtables.list(origin, family), at, CHUNK);
             let mut maybe = self.maybe(sought, list);
@@ -146,12 +146,10 @@ impl<P: Program> Cache<P> {
 
     /// Stores the entry's slot in L1 for this packet.
     pub(super) fn remember(&mut self, sought: Sought<'_>, slot: u32) {
-        let (origin, family) = (sought.key.context(), sought.key.family());
+        let (origin, family) = (sought.key.origin(), sought.key.family());
         if self.always_l1 || self.subtables.list(origin, family).len() > 1 {
-            let outside_words = self.subtables.outside_words(origin, family);
-            let more = sought
-                .outside
-                .map_or(0, |key| self.contexts.hash(key, outside_words));
+            let bits = self.subtables.all_context_bits(origin, family);
+            let more = sought.context.map_or(0, |key| self.contexts.hash(key, bits));
             self.l1.insert(sought.key.hash(&self.key) ^ more, slot);
         }
     }

@@ -9,7 +9,7 @@ use heddle_flow::{FlowKey, FlowMask};
 use std::sync::LazyLock;
 
 /// The bits of headers that have no room in a compact key. An ordinary packet has zeros there; those of an
-/// odd packet are outside.
+/// odd packet belong to the context.
 static ODD: LazyLock<FlowMask> = LazyLock::new(|| {
     let mut m = FlowMask::default();
     m.words_mut()[HEADER_WORD..].fill(u64::MAX);
@@ -34,7 +34,7 @@ static REST: LazyLock<FlowMask> = LazyLock::new(|| {
 });
 
 /// The metadata of a packet: all bits before its headers, but for its origin.
-static CARRIED: LazyLock<FlowMask> = LazyLock::new(|| {
+static CONTEXT: LazyLock<FlowMask> = LazyLock::new(|| {
     let mut m = FlowMask::default();
     m.words_mut()[..HEADER_WORD].fill(u64::MAX);
     (m.0.in_port, m.0.recirc_id) = (0, 0);
@@ -44,14 +44,14 @@ static CARRIED: LazyLock<FlowMask> = LazyLock::new(|| {
 /// Both metadata and odd headers.
 static BOTH: LazyLock<FlowMask> = LazyLock::new(|| {
     let mut m = *ODD;
-    m.add(&CARRIED);
+    m.add(&CONTEXT);
     m
 });
 
 /// The bits of a full key outside of compact keys of this family. For an odd IPv6 packet the address bits are
 /// in both, which does no harm.
-pub(crate) fn outside(family: Family) -> &'static FlowMask {
-    if family.is_odd() { &BOTH } else { &CARRIED }
+pub(crate) fn context_mask(family: Family) -> &'static FlowMask {
+    if family.is_odd() { &BOTH } else { &CONTEXT }
 }
 
 impl CompactKey {
@@ -81,7 +81,7 @@ impl CompactKey {
         }
         let parts = Parts {
             macs: mac_words(&key.dl_dst, &key.dl_src),
-            context: origin,
+            origin,
             tci: vlan.tci,
             flags: u16::from_ne_bytes((key.tcp_flags & 0x0fff).to_be_bytes()),
             tos: key.nw_tos,
@@ -159,7 +159,7 @@ impl CompactMask {
         let words = mask
             .words()
             .iter()
-            .zip(outside(family).words())
+            .zip(context_mask(family).words())
             .map(|(m, o)| m & o);
         (0_u8..).zip(words).filter(|(_, w)| *w != 0)
     }
@@ -170,24 +170,24 @@ impl CompactMask {
 #[derive(Debug, Default)]
 pub struct Room {
     key: FlowKey,
-    /// Whether the key still has metadata of the last packet.
-    carries: bool,
+    /// Whether the key still has the context of the last packet.
+    has_context: bool,
 }
 
 impl Room {
-    /// Builds the full key of a packet from its compact key and its metadata.
+    /// Builds the full key of a packet from its compact key and its context.
     pub fn whole(
         &mut self,
         key: &CompactKey,
         (in_port, recirc_id): (u32, u32),
-        carried: Option<&FlowKey>,
+        context: Option<&FlowKey>,
     ) -> &FlowKey {
-        if self.carries || carried.is_some() {
-            self.key.clear_carried();
+        if self.has_context || context.is_some() {
+            self.key.clear_context();
         }
-        self.carries = carried.is_some();
-        if let Some(carried) = carried {
-            self.key.copy_carried(carried);
+        self.has_context = context.is_some();
+        if let Some(context) = context {
+            self.key.copy_context(context);
         }
         key.write_to(&mut self.key);
         (self.key.in_port, self.key.recirc_id) = (in_port, recirc_id);

@@ -25,7 +25,7 @@ impl CompactMask {
         }
         let parts = Parts {
             macs: super::mac_words(&m.dl_dst, &m.dl_src),
-            context: u32::MAX,
+            origin: u32::MAX,
             tci: m.vlans[0].tci,
             flags: u16::from_ne_bytes((m.tcp_flags & 0x0fff).to_be_bytes()),
             tos: m.nw_tos,

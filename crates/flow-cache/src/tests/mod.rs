@@ -5,7 +5,7 @@ mod twins;
 
 use crate::burst::{KeyForm, LookupKeys, Run, RunProgram};
 use crate::cache::{Cache, CacheParts};
-use crate::compact::{CompactKey, outside};
+use crate::compact::{CompactKey, context_mask};
 use crate::program_table::Program;
 use crate::records::Records;
 use heddle_datapath_api::Action;
@@ -43,12 +43,12 @@ impl Keys {
             .map(|k| CompactKey::of(k, cache.origin_of(k.in_port, k.recirc_id)))
             .collect();
         let run = |((i, key), compact): ((u16, &FlowKey), &CompactKey)| {
-            let outside = outside(compact.family());
-            let carries = key.words().iter().zip(outside.words()).any(|(w, o)| w & o != 0);
+            let mask = context_mask(compact.family());
+            let has_context = key.words().iter().zip(mask.words()).any(|(w, o)| w & o != 0);
             Run {
                 first: i,
                 end: i + 1,
-                form: if carries {
+                form: if has_context {
                     KeyForm::Full(u8::try_from(i).unwrap())
                 } else {
                     KeyForm::Compact
@@ -74,10 +74,10 @@ impl LookupKeys for Keys {
     fn keys(&self) -> &[CompactKey] {
         &self.compact
     }
-    fn has_outside(&self) -> bool {
+    fn has_context(&self) -> bool {
         self.runs.iter().any(|run| run.form != KeyForm::Compact)
     }
-    fn outside(&self, r: usize) -> Option<&FlowKey> {
+    fn context(&self, r: usize) -> Option<&FlowKey> {
         match self.runs[r].form {
             KeyForm::Full(at) => self.full.get(usize::from(at)),
             _ => None,

@@ -4,7 +4,7 @@ use super::guess::common_of;
 use super::{Actions, Keys, small_cache};
 use crate::burst::LookupKeys;
 use crate::cache::{Cache, LookupContext};
-use crate::compact::{CompactKey, CompactMask, Family, Frame, SameKey, VIEW, outside};
+use crate::compact::{CompactKey, CompactMask, Family, Frame, SameKey, VIEW, context_mask};
 use crate::events::RING;
 use crate::program_table::NO_PROGRAM;
 use crate::records::Records;
@@ -76,7 +76,7 @@ fn is_compact(key: &FlowKey) -> bool {
     let odd = key
         .words()
         .iter()
-        .zip(outside(family).words())
+        .zip(context_mask(family).words())
         .any(|(w, o)| w & o != 0);
     !odd && !family.is_odd()
 }
@@ -232,12 +232,12 @@ proptest! {
         prop_assert!(!again.is(&window(&bytes), short));
     }
 
-    /// Compact keys and outside bits are equal exactly when full keys are.
+    /// Compact keys and context bits are equal exactly when full keys are.
     #[test]
     fn compact_keys_are_faithful(a in key(), b in key(), flip in 0..heddle_flow::N_WORDS * 64) {
         let rest = |key: &FlowKey| -> Vec<u64> {
-            let outside = outside(CompactKey::of(key, 0).family());
-            key.words().iter().zip(outside.words()).map(|(w, o)| w & o).collect()
+            let mask = context_mask(CompactKey::of(key, 0).family());
+            key.words().iter().zip(mask.words()).map(|(w, o)| w & o).collect()
         };
         let origin = |key: &FlowKey| key.in_port * 8 + key.recirc_id;
         let all = |key: &FlowKey| (CompactKey::of(key, origin(key)), rest(key));

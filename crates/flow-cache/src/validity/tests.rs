@@ -85,12 +85,12 @@ fn under(subtable: u32, mask: &FlowMask) -> Under<'_> {
         subtable,
         mask,
         v6: false,
-        outside: &NOTHING,
+        context_mask: &NOTHING,
     }
 }
 
-/// Fields that the tests treat as outside of compact keys.
-static OUTSIDE_OF_SOME: LazyLock<FlowMask> = LazyLock::new(|| {
+/// Fields that the tests treat as context.
+static CONTEXT_OF_SOME: LazyLock<FlowMask> = LazyLock::new(|| {
     FlowMask(FlowKey {
         nw_dst: u32::MAX,
         nw_frag: u8::MAX,
@@ -112,7 +112,7 @@ proptest! {
         reg in 0_u32..3,
         port in 0_u32..3,
         rewritten in any::<bool>(),
-        some_outside in any::<bool>(),
+        some_context in any::<bool>(),
     ) {
         let generations = Generations::default();
         let word = |f: &dyn Fn(&mut FlowKey)| {
@@ -133,8 +133,8 @@ proptest! {
         }
         let mut groups = ValidityGroups::new();
         let mut under = under(3, &mask);
-        if some_outside {
-            under.outside = &OUTSIDE_OF_SOME;
+        if some_context {
+            under.context_mask = &CONTEXT_OF_SOME;
         }
         let mut number = NONE;
         let mut list: Vec<Plain> = (0..24_u32).map(|n| {
@@ -161,7 +161,7 @@ proptest! {
             let few = vec![which.index(list.len())];
             for at in if all { (0..list.len()).collect() } else { few } {
                 let p = &mut list[at];
-                let full = |i: usize| Some(p.key.words()[i.checked_sub(OUTSIDE.into())?]);
+                let full = |i: usize| Some(p.key.words()[i.checked_sub(CONTEXT_WORDS.into())?]);
                 let key = |i: usize| full(i).unwrap_or_else(|| p.compact.words()[i]);
                 let stamp = groups.look(number, p.stamp, any, &generations, key);
                 let known = KnownBits::new(&p.key, &mask);

@@ -464,7 +464,7 @@ fn segments(config: &TunnelConfig, f: &FlowKey) -> Vec<[u8; 16]> {
 /// The key of a packet with these outer headers. Its metadata is that of `inner`.
 fn of_outer(inner: &FlowKey, outer: &Outer) -> FlowKey {
     let mut key = FlowKey::default();
-    key.copy_carried(inner);
+    key.copy_context(inner);
     (key.in_port, key.recirc_id) = (inner.in_port, inner.recirc_id);
     (key.dl_src, key.dl_dst) = (outer.eth_src, outer.eth_dst);
     (key.nw_src, key.ipv6_src) = fields(outer.src);

@@ -175,7 +175,7 @@ mod tests {
             seen,
             len: 60,
             head: vec![0; 60],
-            carried: None,
+            context: None,
         }
     }
 

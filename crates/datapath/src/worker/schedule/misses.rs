@@ -121,8 +121,8 @@ impl MissPolicer {
 }
 
 /// The account of a packet's sender.
-pub(crate) fn sender_of(outside: Option<&FlowKey>) -> u8 {
-    let Some(k) = outside.filter(|k| (k.tun_src, k.tun_ipv6_src) != (0, [0; 16])) else {
+pub(crate) fn sender_of(context: Option<&FlowKey>) -> u8 {
+    let Some(k) = context.filter(|k| (k.tun_src, k.tun_ipv6_src) != (0, [0; 16])) else {
         return 0;
     };
     let key = HashKey::of_process();

@@ -85,7 +85,7 @@ pub(super) struct Explained {
 
 /// `to`: the port to which the packet was to be output.
 fn explain(switch: &Switch, e: &DropExample, to: Option<String>) -> Explained {
-    let key = key_of(&e.head, e.len, e.in_port.0, e.carried.as_deref());
+    let key = key_of(&e.head, e.len, e.in_port.0, e.context.as_deref());
     let flow = KeyText {
         key: &key,
         mask: None,
@@ -95,7 +95,7 @@ fn explain(switch: &Switch, e: &DropExample, to: Option<String>) -> Explained {
     };
     let flow = flow.to_string();
     let mut args = Vec::new();
-    let state = e.carried.as_ref().map_or(0, |c| c.ct_state);
+    let state = e.context.as_ref().map_or(0, |c| c.ct_state);
     let state = ct_state(state);
     if !state.is_empty() {
         // The first two `ct` of the trace give the packet the state that it had.

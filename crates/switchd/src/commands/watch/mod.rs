@@ -43,16 +43,16 @@ pub(super) fn register(c: &Commands<'_>) {
 }
 
 /// The key of a packet that begins with `head` and came in by datapath port `in_port`.
-fn key_of(head: &[u8], len: usize, in_port: u32, carried: Option<&FlowKey>) -> FlowKey {
+fn key_of(head: &[u8], len: usize, in_port: u32, context: Option<&FlowKey>) -> FlowKey {
     let mut key = FlowKey::default();
     let hint = Hint {
         total_len: len.max(head.len()),
-        packet_type: carried.map_or(0, |c| c.packet_type),
+        packet_type: context.map_or(0, |c| c.packet_type),
         vlan_limit: MAX_SHOWN_VLANS,
     };
     extract(head, &hint, &mut key);
-    if let Some(carried) = carried {
-        key.copy_tunnel(carried);
+    if let Some(context) = context {
+        key.copy_tunnel(context);
     }
     key.in_port = in_port;
     key
