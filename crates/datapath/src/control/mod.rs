@@ -6,7 +6,7 @@
 //! milliseconds.
 //!
 //! * [`workers`]: threads come and go;
-//! * [`place`]: queues move between them;
+//! * [`move_queues`]: queues move between them;
 //! * [`auto`]: queues move automatically, by load.
 
 pub(crate) mod assign;
