@@ -29,6 +29,7 @@ mod addition;
 mod built;
 mod bundle;
 mod change;
+mod checks;
 mod config;
 mod ct_flush;
 mod evict;
@@ -385,6 +386,14 @@ impl Bridge {
         let Some(of) = self.of.upgrade() else { return };
         for (slot, what) in changes {
             of.generations().bump_changed(slot, what);
+        }
+    }
+
+    /// Waits until the changes so far are in force for offloaded flows, too. To be called before a reply
+    /// confirms a change.
+    pub(crate) fn apply_to_offloaded(&self) {
+        if let Some(dp) = self.of.upgrade().and_then(|of| of.engine()) {
+            crate::blocking::block_in_place(|| dp.observe_now());
         }
     }
 }

@@ -41,7 +41,7 @@ impl Peer {
             }
             Message::EchoRequest(data) => self.reply(xid, &Message::EchoReply(data)),
             Message::BarrierRequest => {
-                bridge.confirm();
+                bridge.apply_to_offloaded();
                 self.reply(xid, &Message::BarrierReply);
             }
             Message::GetConfigRequest => self.reply(xid, &Message::GetConfigReply(self.config(version))),
@@ -70,7 +70,7 @@ impl Peer {
                     self.with_bundles(version, |b, cx| (b.control(cx, &c, whole), b.take_done()))
                 });
                 let answer = answer?;
-                bridge.confirm();
+                bridge.apply_to_offloaded();
                 self.flow_mods.lock().note(&done, bridge.now_ms());
                 self.reply(xid, &Message::BundleControl(answer));
             }
