@@ -63,22 +63,27 @@ fn short(ip: IpAddr) -> u64 {
 impl Part {
     /// The generation slot.
     pub(crate) fn slot(self) -> u16 {
-        Generations::slot_of(match self {
+        match self {
+            Self::Link(..) | Self::Peer(..) => Generations::learned_slot_of(self.number()),
+            _ => Generations::slot_of(self.number()),
+        }
+    }
+
+    /// A number of this part alone. The upper four bits are the kind of part; those of a peer are mixed with
+    /// a hash.
+    fn number(self) -> u64 {
+        match self {
             Self::Input(no) => 1 << 60 | u64::from(no.0),
             Self::Bridge(id) => 2 << 60 | id,
             Self::Port(id, no) => 3 << 60 | id << 32 ^ u64::from(no.0),
             Self::Ports(id) => 4 << 60 | id,
+            Self::Link(id, no) => 5 << 60 | id << 32 ^ u64::from(no.0),
             Self::CtZones => 6 << 60,
             Self::TunnelEndpoints => 7 << 60,
-            Self::Link(id, no) => {
-                return Generations::learned_slot_of(5 << 60 | id << 32 ^ u64::from(no.0));
-            }
-            Self::Tunnels(dp) => 6 << 60 | u64::from(dp.0),
-            Self::Peer(dp, ip) => {
-                let peer = short(ip).rotate_left(16) ^ u64::from(dp.0);
-                return Generations::learned_slot_of(7 << 60 ^ peer);
-            }
-        })
+            // 8 is the kind of groups (`Group::slot`).
+            Self::Tunnels(dp) => 9 << 60 | u64::from(dp.0),
+            Self::Peer(dp, ip) => 10 << 60 ^ short(ip).rotate_left(16) ^ u64::from(dp.0),
+        }
     }
 }
 
@@ -350,4 +355,30 @@ fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
         && old_bundle == new_bundle
         && Arc::ptr_eq(patch_rx, &new.patch_rx)
         && Arc::ptr_eq(patch_tx, &new.patch_tx)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn numbers_of_parts_are_distinct() {
+        let mut parts = vec![Part::CtZones, Part::TunnelEndpoints];
+        for n in [0, 1, 2, 3, 255, 65_279] {
+            let dp = PortNo(n);
+            parts.extend([Part::Input(dp), Part::Tunnels(dp)]);
+            for ip in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST] {
+                parts.push(Part::Peer(dp, ip.into()));
+            }
+            for id in [1, 2, 3, 1000] {
+                parts.extend([Part::Port(id, OfPort(n)), Part::Link(id, OfPort(n))]);
+            }
+        }
+        for id in [1, 2, 3, 1000] {
+            parts.extend([Part::Bridge(id), Part::Ports(id)]);
+        }
+        let numbers: BTreeSet<u64> = parts.iter().map(|p| p.number()).collect();
+        assert_eq!(numbers.len(), parts.len());
+    }
 }
