@@ -104,7 +104,6 @@ fn allowed_in_set(a: &Action) -> bool {
         | Action::Meter(_)
         | Action::Clone(_)
         | Action::Note(_)
-        | Action::Drop
         | Action::Exit
         | Action::Learn(_)
         | Action::Conjunction(_)

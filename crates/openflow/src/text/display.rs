@@ -300,7 +300,6 @@ fn action(f: &mut Formatter<'_>, a: &Action, names: Option<PortNames<'_>>) -> fm
         Action::Meter(id) => write!(f, "meter:{id}"),
         Action::Clone(a) => write!(f, "clone({})", ActionsText { actions: a, names }),
         Action::Note(b) => write!(f, "note:{}", Dotted(b)),
-        Action::Drop => f.write_str("drop"),
         Action::Exit => f.write_str("exit"),
         Action::Learn(l) => show::learn(f, l),
         Action::Conjunction(c) => write!(f, "conjunction({},{}/{})", c.id, c.clause + 1, c.n_clauses),
