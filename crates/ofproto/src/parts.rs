@@ -16,10 +16,10 @@
 //!
 //! **Costs.** Parts that two configurations share are not compared.
 
-use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, Snapshot};
+use crate::bfd_port::BfdPort;
+use crate::model::{Binding, BridgeView, ByNumber, Mirror, PortBundle, PortView, Snapshot};
 use crate::shared_map::SharedMap;
 use crate::tunnels::TunnelMap;
-use crate::watch::Watch;
 use heddle_datapath_api::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
 use std::collections::BTreeSet;
@@ -179,7 +179,7 @@ impl Snapshot {
                 // the session's identity are compared.
                 let up = |b: &BridgeView| {
                     let port = b.ports.get(&no)?;
-                    Some((port.up, port.watch.as_ref().map(Watch::id)))
+                    Some((port.up, port.bfd.as_ref().map(BfdPort::id)))
                 };
                 if up(old) != up(new) {
                     parts.insert(Part::Link(*id, no));
@@ -328,7 +328,7 @@ fn same_mirror(old: &Mirror, new: &Mirror) -> bool {
 /// Whether a port and its bundle are equal in both views, or in neither. Whether the port may forward is
 /// another part.
 fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
-    fn of(b: &BridgeView, no: OfPort) -> Option<(&PortView, Option<&Arc<Bundle>>)> {
+    fn of(b: &BridgeView, no: OfPort) -> Option<(&PortView, Option<&Arc<PortBundle>>)> {
         let port = b.ports.get(&no)?;
         Some((port, b.bundles.get(&port.bundle)))
     }
@@ -345,13 +345,13 @@ fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
         mtu,
         config,
         up: _,
-        watch,
+        bfd,
         bundle: _,
         patch_rx,
         patch_tx,
     } = old;
     (no, name, binding, mac) == (&new.no, &new.name, &new.binding, &new.mac)
-        && (mtu, config, watch) == (&new.mtu, &new.config, &new.watch)
+        && (mtu, config, bfd) == (&new.mtu, &new.config, &new.bfd)
         && old_bundle == new_bundle
         && Arc::ptr_eq(patch_rx, &new.patch_rx)
         && Arc::ptr_eq(patch_tx, &new.patch_tx)

@@ -95,7 +95,7 @@ impl Ctx<'_> {
                 Step::Unroll { table, cookie } => self.unroll(*table, *cookie),
             };
             let first_frozen = match effect {
-                // If a nested list has frozen its own rest, the head of the loop freezes the rest of this one.
+                // If a nested list is frozen, the head of the loop freezes the rest of this one.
                 ListStep::Next => continue,
                 ListStep::Stop => break,
                 ListStep::FreezeBefore => i,
