@@ -30,7 +30,7 @@ pub struct Request {
     pub signal: Option<Signal>,
 }
 
-/// The wish that the daemon end. Cloning gives another handle to the same wish.
+/// The request that the daemon end. Cloning gives another handle to the same request.
 #[derive(Debug, Clone)]
 pub struct Exit {
     state: Arc<watch::Sender<Option<Request>>>,

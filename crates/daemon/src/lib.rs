@@ -1,4 +1,4 @@
-//! A daemon with the manners of Open vSwitch's: detaching, pid file, log, control socket, counters of events.
+//! Parts that Open vSwitch's daemons have in common: detaching, pid file, log, control socket, counters.
 //!
 //! The crate knows nothing of a switch.
 

@@ -173,7 +173,7 @@ pub enum Action {
     },
     /// Let through what a meter admits; the packet is dropped otherwise.
     Meter(Arc<Meter>),
-    /// Have the next recirculation know a hash of the packet.
+    /// Compute a hash of the packet for the next lookup.
     Hash {
         /// Algorithm.
         alg: HashAlg,
@@ -202,9 +202,9 @@ pub enum Action {
     TunnelPop(Arc<TunnelPop>),
     /// Remember which tunnel the packet is to go into, for an output to a tunnel's port.
     SetTunnel(Arc<TunnelKey>),
-    /// Keep a copy of the packet as it is now until something changes, then look it up again.
+    /// Keep a copy of the packet as it is now until the generation of a slot changes, then look it up again.
     Wait(Wait),
-    /// Drop here, explicitly.
+    /// Drop the packet.
     Drop(DropReason),
 }
 
@@ -286,8 +286,6 @@ pub enum HashAlg {
 pub enum DropReason {
     /// No rule, or a rule with no actions.
     Policy,
-    /// An explicit `drop` action.
-    Explicit,
     /// Too many resubmits, or too deep.
     RecursionTooDeep,
     /// Too many resubmits.

@@ -60,15 +60,15 @@ kinds! {
     TunnelMetadata = "datapath_drop_tunnel_metadata",
     /// A segment of an STT frame that goes beyond the frame.
     SegmentBeyond = "datapath_drop_tunnel_segment_beyond",
-    /// ... that contains another frame length than the segments before it.
+    /// A segment of an STT frame with another frame length than the segments before it.
     SegmentLength = "datapath_drop_tunnel_segment_length",
-    /// ... that came before.
+    /// A segment of an STT frame that has arrived already.
     SegmentDuplicate = "datapath_drop_tunnel_segment_duplicate",
-    /// ... that overlaps with one that came before.
+    /// A segment of an STT frame that overlaps with one that has arrived already.
     SegmentOverlap = "datapath_drop_tunnel_segment_overlap",
-    /// ... that waited for the others until its time was over.
+    /// A segment of an STT frame that timed out before the others arrived.
     SegmentTimeout = "datapath_drop_tunnel_segment_timeout",
-    /// ... that waited and made room for others, or one more piece than a frame may be in.
+    /// A segment of an STT frame that was evicted to make room, or exceeds the number of segments of a frame.
     SegmentEvicted = "datapath_drop_tunnel_segment_evicted",
     /// A wrong outer checksum.
     TunnelCsum = "datapath_drop_tunnel_bad_csum",
@@ -77,7 +77,7 @@ kinds! {
     /// An outer time to live of zero.
     TunnelTtl = "datapath_drop_tunnel_ttl",
     /// A GSO packet of outer packets that hold something else than the segments of one GSO packet.
-    TunnelTrain = "datapath_drop_tunnel_train",
+    TunnelGso = "datapath_drop_tunnel_train",
     /// Options of a tunnel that are cut off, or have to be understood and are not.
     TunnelOption = "datapath_drop_tunnel_option",
     /// Actions nested too deeply.
@@ -96,8 +96,6 @@ kinds! {
     Recirc = "datapath_drop_recirc_error",
     /// No rule, or a rule without actions.
     Policy = "drop_action_of_pipeline",
-    /// An explicit drop action.
-    Explicit = "drop_action_explicit",
     /// Resubmitted too deeply.
     RecursionTooDeep = "drop_action_recursion_too_deep",
     /// Resubmitted too often.
@@ -136,7 +134,6 @@ impl From<DropReason> for DropKind {
     fn from(r: DropReason) -> Self {
         match r {
             DropReason::Policy => DropKind::Policy,
-            DropReason::Explicit => DropKind::Explicit,
             DropReason::RecursionTooDeep => DropKind::RecursionTooDeep,
             DropReason::TooManyResubmits => DropKind::TooManyResubmits,
             DropReason::TooManySteps => DropKind::TooManySteps,

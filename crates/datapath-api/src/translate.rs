@@ -23,7 +23,7 @@ pub enum Purpose {
     Revalidate,
 }
 
-/// A miss.
+/// One key to be translated, on a miss or for revalidation.
 pub struct Request<'a> {
     /// The packet's key; `in_port` is the datapath's port number.
     pub key: &'a FlowKey,
@@ -31,7 +31,7 @@ pub struct Request<'a> {
     pub packet: Option<&'a Packet>,
     /// Coarse clock, milliseconds, read once per burst.
     pub now_ms: u64,
-    /// Why.
+    /// Whether side effects take place.
     pub purpose: Purpose,
 }
 

@@ -2,82 +2,99 @@
 
 use heddle_openflow::Action;
 
-/// Position of an action in the set's order. Each position has one action: the last one that was written.
-fn slot(action: &Action) -> Option<usize> {
-    Some(match action {
-        Action::PopVlan | Action::StripVlan => 0,
-        Action::PopMpls(_) => 1,
-        Action::Decap(_) => 2,
-        Action::Encap(_) => 3,
-        Action::PushMpls(_) => 4,
-        Action::PushVlan(_) => 5,
-        Action::DecTtl(_) => 6,
-        Action::DecMplsTtl => 7,
-        Action::DecNshTtl => 8,
-        _ => return None,
-    })
+/// Position of an action in the set's order.
+enum Position {
+    /// A position that has one action: the last one that was written. Lower positions run first.
+    One(usize),
+    /// After those: each action that was written, in the order of writing.
+    Each,
+    /// The action that ends the set: without one, the set does nothing. Higher ones win, later ones among
+    /// equals.
+    End(u8),
+    /// A set must not hold the action (`heddle_openflow` refuses it).
+    Refused,
 }
-const N_SLOTS: usize = 9;
+const N_SINGLE: usize = 9;
 
-/// The action that ends the set: without one, the set does nothing. Higher ones win, later ones among equals.
-fn finality(action: &Action) -> Option<u8> {
+fn position(action: &Action) -> Position {
     match action {
-        Action::Ct(_) => Some(0),
-        Action::CtClear => Some(1),
-        Action::Resubmit { .. } => Some(2),
-        Action::Output { .. } => Some(3),
-        Action::Group(_) => Some(4),
-        _ => None,
-    }
-}
-
-/// Whether the action runs each time that it was written, in the order of writing.
-fn is_set_or_move(action: &Action) -> bool {
-    matches!(
-        action,
+        Action::PopVlan | Action::StripVlan => Position::One(0),
+        Action::PopMpls(_) => Position::One(1),
+        Action::Decap(_) => Position::One(2),
+        Action::Encap(_) => Position::One(3),
+        Action::PushMpls(_) => Position::One(4),
+        Action::PushVlan(_) => Position::One(5),
+        Action::DecTtl(_) => Position::One(6),
+        Action::DecMplsTtl => Position::One(7),
+        Action::DecNshTtl => Position::One(8),
         Action::SetField { .. }
-            | Action::SetTunMetadata(_)
-            | Action::Load { .. }
-            | Action::Move { .. }
-            | Action::SetEthDst(_)
-            | Action::SetEthSrc(_)
-            | Action::SetIpDscp(_)
-            | Action::SetIpEcn(_)
-            | Action::SetIpTtl(_)
-            | Action::SetIpv4Dst(_)
-            | Action::SetIpv4Src(_)
-            | Action::SetL4Dst(_)
-            | Action::SetL4Src(_)
-            | Action::SetMplsLabel(_)
-            | Action::SetMplsTc(_)
-            | Action::SetMplsTtl(_)
-            | Action::SetQueue(_)
-            | Action::SetTunnel(_)
-            | Action::SetVlanPcp { .. }
-            | Action::SetVlanVid { .. }
-    )
+        | Action::SetTunMetadata(_)
+        | Action::Load { .. }
+        | Action::Move { .. }
+        | Action::SetEthDst(_)
+        | Action::SetEthSrc(_)
+        | Action::SetIpDscp(_)
+        | Action::SetIpEcn(_)
+        | Action::SetIpTtl(_)
+        | Action::SetIpv4Dst(_)
+        | Action::SetIpv4Src(_)
+        | Action::SetL4Dst(_)
+        | Action::SetL4Src(_)
+        | Action::SetMplsLabel(_)
+        | Action::SetMplsTc(_)
+        | Action::SetMplsTtl(_)
+        | Action::SetQueue(_)
+        | Action::SetTunnel(_)
+        | Action::SetVlanPcp { .. }
+        | Action::SetVlanVid { .. } => Position::Each,
+        Action::Ct(_) => Position::End(0),
+        Action::CtClear => Position::End(1),
+        Action::Resubmit { .. } => Position::End(2),
+        Action::Output { .. } => Position::End(3),
+        Action::Group(_) => Position::End(4),
+        Action::OutputTrunc { .. }
+        | Action::OutputReg { .. }
+        | Action::Controller(_)
+        | Action::Enqueue { .. }
+        | Action::PopQueue
+        | Action::StackPush(_)
+        | Action::StackPop(_)
+        | Action::Meter(_)
+        | Action::Clone(_)
+        | Action::Note(_)
+        | Action::Exit
+        | Action::Learn(_)
+        | Action::Conjunction(_)
+        | Action::Multipath(_)
+        | Action::Bundle(_)
+        | Action::FinTimeout { .. }
+        | Action::Sample(_)
+        | Action::CheckPktLarger(_)
+        | Action::DeleteField(_)
+        | Action::Nat(_)
+        | Action::DebugRecirc
+        | Action::DebugSlow => Position::Refused,
+    }
 }
 
 /// The set as a list in the order of execution; empty if no action ends it.
 pub(crate) fn as_list(set: &[Action]) -> Vec<Action> {
-    let mut slots: [Option<&Action>; N_SLOTS] = [None; N_SLOTS];
-    let mut last: Option<(u8, &Action)> = None;
+    let mut single: [Option<&Action>; N_SINGLE] = [None; N_SINGLE];
+    let mut end: Option<(u8, &Action)> = None;
     for a in set {
-        if let Some(s) = slot(a) {
-            slots[s] = Some(a);
-        } else if let Some(f) = finality(a)
-            && last.is_none_or(|(best, _)| f >= best)
-        {
-            last = Some((f, a));
+        match position(a) {
+            Position::One(at) => single[at] = Some(a),
+            Position::End(rank) if end.is_none_or(|(best, _)| rank >= best) => end = Some((rank, a)),
+            Position::End(_) | Position::Each | Position::Refused => {}
         }
     }
-    let Some((_, last)) = last else { return Vec::new() };
-    let sets = set.iter().filter(|a| is_set_or_move(a));
-    slots
+    let Some((_, end)) = end else { return Vec::new() };
+    let each = set.iter().filter(|a| matches!(position(a), Position::Each));
+    single
         .into_iter()
         .flatten()
-        .chain(sets)
-        .chain([last])
+        .chain(each)
+        .chain([end])
         .cloned()
         .collect()
 }

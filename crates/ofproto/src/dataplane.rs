@@ -46,12 +46,12 @@ impl Dataplane {
     pub fn generations(&self) -> &Generations {
         Translate::generations(&*self.pipeline)
     }
-    /// Wakes the thread in [`Dataplane::wait_to_settle`]. Never waits.
-    pub fn wake_settler(&self) {
-        self.pipeline.underlay().settler.ring();
+    /// Wakes the thread in [`Dataplane::wait_for_deferred_work`]. Never waits.
+    pub fn wake_deferred_work(&self) {
+        self.pipeline.underlay().deferred_work.ring();
     }
-    /// Sleeps until there is something to settle, or [`Dataplane::wake_settler`] is called.
-    pub fn wait_to_settle(&self) {
-        self.pipeline.underlay().settler.wait();
+    /// Sleeps until there is such work, or [`Dataplane::wake_deferred_work`] is called.
+    pub fn wait_for_deferred_work(&self) {
+        self.pipeline.underlay().deferred_work.wait();
     }
 }

@@ -10,18 +10,19 @@
 //! the modules of which `model` is made.
 
 mod action_set;
+pub mod bfd_port;
 mod blocking;
 pub mod bridge;
 pub mod conn;
 pub mod coverage;
 pub mod dataplane;
-pub mod event;
 pub mod features;
 pub mod group;
 pub mod mac;
 mod meter;
 pub mod model;
 pub mod monitor;
+pub mod packet_in;
 mod parts;
 pub mod sampling;
 pub mod shared_map;
@@ -30,7 +31,6 @@ pub mod trace;
 pub mod tunnels;
 pub mod underlay;
 mod versioned;
-pub mod watch;
 pub mod xlate;
 
 pub use bridge::{Ofproto, freed_rules};

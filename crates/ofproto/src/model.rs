@@ -9,6 +9,7 @@
 //!
 //! **Threads.** Workers read everything without locks.
 
+use crate::bfd_port::BfdPort;
 use crate::features::Features;
 use crate::group::Group;
 use crate::mac::MacTable;
@@ -18,7 +19,6 @@ use crate::shared_map::SharedMap;
 use crate::stats::{LazyStats, Stats};
 use crate::tunnels::{Tunnel, TunnelMap};
 use crate::versioned::Versioned;
-use crate::watch::Watch;
 use heddle_classifier::Classifier;
 use heddle_datapath_api::{Generations, PortNo};
 use heddle_flow::Match;
@@ -209,7 +209,7 @@ pub enum PriorityTags {
 
 /// One row of the Port table: one interface, or a bond of several.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Bundle {
+pub struct PortBundle {
     /// Name.
     pub name: String,
     /// VLAN treatment.
@@ -326,7 +326,7 @@ pub struct PortView {
     /// Whether carrier and admin state both allow forwarding.
     pub up: bool,
     /// BFD session that monitors the port.
-    pub watch: Option<Watch>,
+    pub bfd: Option<BfdPort>,
     /// Index in [`BridgeView::bundles`].
     pub bundle: usize,
     /// Packets received through a patch or tunnel port. Unused for datapath ports, which the datapath counts.
@@ -346,7 +346,7 @@ impl PortView {
     /// Whether the port may forward: its device is up, and the BFD session that monitors it, if any, allows
     /// it.
     pub fn is_live(&self) -> bool {
-        self.up && self.watch.as_ref().is_none_or(Watch::is_forwarding)
+        self.up && self.bfd.as_ref().is_none_or(BfdPort::is_forwarding)
     }
 }
 
@@ -389,7 +389,7 @@ pub struct BridgeView {
     /// Ports by number, in order.
     pub ports: SharedMap<OfPort, Arc<PortView>>,
     /// Bundles by index, in order.
-    pub bundles: SharedMap<usize, Arc<Bundle>>,
+    pub bundles: SharedMap<usize, Arc<PortBundle>>,
     /// Mirrors, at most [`MAX_MIRRORS`].
     pub mirrors: Vec<Mirror>,
     /// Tunnel options that are match fields; `None`: no option is.

@@ -16,10 +16,10 @@
 //!
 //! **Costs.** Parts that two configurations share are not compared.
 
-use crate::model::{Binding, BridgeView, Bundle, ByNumber, Mirror, PortView, Snapshot};
+use crate::bfd_port::BfdPort;
+use crate::model::{Binding, BridgeView, ByNumber, Mirror, PortBundle, PortView, Snapshot};
 use crate::shared_map::SharedMap;
 use crate::tunnels::TunnelMap;
-use crate::watch::Watch;
 use heddle_datapath_api::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
 use std::collections::BTreeSet;
@@ -63,22 +63,27 @@ fn short(ip: IpAddr) -> u64 {
 impl Part {
     /// The generation slot.
     pub(crate) fn slot(self) -> u16 {
-        Generations::slot_of(match self {
+        match self {
+            Self::Link(..) | Self::Peer(..) => Generations::learned_slot_of(self.number()),
+            _ => Generations::slot_of(self.number()),
+        }
+    }
+
+    /// A number of this part alone. The upper four bits are the kind of part; those of a peer are mixed with
+    /// a hash.
+    fn number(self) -> u64 {
+        match self {
             Self::Input(no) => 1 << 60 | u64::from(no.0),
             Self::Bridge(id) => 2 << 60 | id,
             Self::Port(id, no) => 3 << 60 | id << 32 ^ u64::from(no.0),
             Self::Ports(id) => 4 << 60 | id,
+            Self::Link(id, no) => 5 << 60 | id << 32 ^ u64::from(no.0),
             Self::CtZones => 6 << 60,
             Self::TunnelEndpoints => 7 << 60,
-            Self::Link(id, no) => {
-                return Generations::learned_slot_of(5 << 60 | id << 32 ^ u64::from(no.0));
-            }
-            Self::Tunnels(dp) => 6 << 60 | u64::from(dp.0),
-            Self::Peer(dp, ip) => {
-                let peer = short(ip).rotate_left(16) ^ u64::from(dp.0);
-                return Generations::learned_slot_of(7 << 60 ^ peer);
-            }
-        })
+            // 8 is the kind of groups (`Group::slot`).
+            Self::Tunnels(dp) => 9 << 60 | u64::from(dp.0),
+            Self::Peer(dp, ip) => 10 << 60 ^ short(ip).rotate_left(16) ^ u64::from(dp.0),
+        }
     }
 }
 
@@ -174,7 +179,7 @@ impl Snapshot {
                 // the session's identity are compared.
                 let up = |b: &BridgeView| {
                     let port = b.ports.get(&no)?;
-                    Some((port.up, port.watch.as_ref().map(Watch::id)))
+                    Some((port.up, port.bfd.as_ref().map(BfdPort::id)))
                 };
                 if up(old) != up(new) {
                     parts.insert(Part::Link(*id, no));
@@ -323,7 +328,7 @@ fn same_mirror(old: &Mirror, new: &Mirror) -> bool {
 /// Whether a port and its bundle are equal in both views, or in neither. Whether the port may forward is
 /// another part.
 fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
-    fn of(b: &BridgeView, no: OfPort) -> Option<(&PortView, Option<&Arc<Bundle>>)> {
+    fn of(b: &BridgeView, no: OfPort) -> Option<(&PortView, Option<&Arc<PortBundle>>)> {
         let port = b.ports.get(&no)?;
         Some((port, b.bundles.get(&port.bundle)))
     }
@@ -340,14 +345,40 @@ fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
         mtu,
         config,
         up: _,
-        watch,
+        bfd,
         bundle: _,
         patch_rx,
         patch_tx,
     } = old;
     (no, name, binding, mac) == (&new.no, &new.name, &new.binding, &new.mac)
-        && (mtu, config, watch) == (&new.mtu, &new.config, &new.watch)
+        && (mtu, config, bfd) == (&new.mtu, &new.config, &new.bfd)
         && old_bundle == new_bundle
         && Arc::ptr_eq(patch_rx, &new.patch_rx)
         && Arc::ptr_eq(patch_tx, &new.patch_tx)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    #[test]
+    fn numbers_of_parts_are_distinct() {
+        let mut parts = vec![Part::CtZones, Part::TunnelEndpoints];
+        for n in [0, 1, 2, 3, 255, 65_279] {
+            let dp = PortNo(n);
+            parts.extend([Part::Input(dp), Part::Tunnels(dp)]);
+            for ip in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::LOCALHOST, Ipv4Addr::BROADCAST] {
+                parts.push(Part::Peer(dp, ip.into()));
+            }
+            for id in [1, 2, 3, 1000] {
+                parts.extend([Part::Port(id, OfPort(n)), Part::Link(id, OfPort(n))]);
+            }
+        }
+        for id in [1, 2, 3, 1000] {
+            parts.extend([Part::Bridge(id), Part::Ports(id)]);
+        }
+        let numbers: BTreeSet<u64> = parts.iter().map(|p| p.number()).collect();
+        assert_eq!(numbers.len(), parts.len());
+    }
 }

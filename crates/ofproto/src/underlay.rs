@@ -23,7 +23,7 @@ pub struct Underlay {
     /// Ethernet addresses of the next hops.
     pub neighbours: Neighbours,
     /// The control thread that sends requests and does other work for the workers.
-    pub(crate) settler: Wakeup,
+    pub(crate) deferred_work: Wakeup,
     /// UDP source ports of outer packets: the lowest in the upper half, the highest in the lower half.
     source_ports: AtomicU32,
 }
@@ -38,7 +38,7 @@ impl Underlay {
         Self {
             routes: Routes::new(hook()),
             neighbours: Neighbours::new(hook()),
-            settler: Wakeup::default(),
+            deferred_work: Wakeup::default(),
             source_ports: both(SOURCE_PORTS).into(),
         }
     }
@@ -64,7 +64,7 @@ impl Underlay {
         };
         let outcome = self.neighbours.request(&bridge.name, &request, now_ms);
         if outcome == RequestOutcome::New {
-            self.settler.ring();
+            self.deferred_work.ring();
         }
         outcome != RequestOutcome::Busy
     }

@@ -187,8 +187,6 @@ pub enum Action {
     Clone(Vec<Action>),
     /// A comment of bytes, without effect.
     Note(Vec<u8>),
-    /// Drops the packet, explicitly.
-    Drop,
     /// Stops processing (`exit`).
     Exit,
     /// Adds flows.
@@ -231,8 +229,8 @@ pub enum Action {
 }
 
 impl Action {
-    /// Sets a subfield to what another one, as wide, has.
-    pub fn copied(src: Subfield, dst: Subfield, key: &heddle_flow::FlowKey) -> Self {
+    /// Sets a subfield to the value of another one that is as wide. `None`: the subfield has no bits.
+    pub fn copied(src: Subfield, dst: Subfield, key: &heddle_flow::FlowKey) -> Option<Self> {
         let pieces = src.pieces().map(|s| s.get(key)).zip(dst.pieces());
         let mut set: Option<Action> = None;
         for (value, piece) in pieces {
@@ -245,7 +243,7 @@ impl Action {
                 (_, one) => set = Some(one),
             }
         }
-        set.unwrap_or(Action::Drop)
+        set
     }
 
     /// Sets a subfield of at most 128 bits.

@@ -20,4 +20,4 @@ pub(crate) use decode::{MAX_DEPTH, decode_list};
 pub(crate) use encoder::Encoder;
 pub(crate) use field::{pull_field_mask, put_field_mask};
 pub(crate) use instructions::{decode_instructions, encode_instructions};
-pub(crate) use verify::{Place, verify_actions, verify_order};
+pub(crate) use verify::{ListKind, verify_actions, verify_order};

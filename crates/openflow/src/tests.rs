@@ -49,7 +49,7 @@ fn instructions_over(version: Version, m: Match, applied: Vec<Action>) -> Vec<In
 
 /// A meter is an action in 1.5 and an instruction in 1.3 and 1.4; earlier versions have no meters.
 #[test]
-fn a_meter_among_actions_is_said_in_each_version_that_has_meters() {
+fn a_meter_among_actions_is_encoded_in_each_version_that_has_meters() {
     let output = Action::Output {
         port: Port(1),
         max_len: 0,

@@ -11,7 +11,7 @@ use heddle_openflow::{ErrorKind, FlowStatsWriter, Message, OfError, Port, Versio
 struct Case {
     message: Message,
     versions: std::ops::RangeInclusive<Version>,
-    says: &'static [&'static str],
+    expected: &'static [&'static str],
 }
 
 use Version::{V10, V11, V12, V13, V14, V15};
@@ -19,12 +19,12 @@ use Version::{V10, V11, V12, V13, V14, V15};
 fn case(
     message: Message,
     versions: std::ops::RangeInclusive<Version>,
-    says: &'static [&'static str],
+    expected: &'static [&'static str],
 ) -> Case {
     Case {
         message,
         versions,
-        says,
+        expected,
     }
 }
 
@@ -462,16 +462,16 @@ fn replies_print_cleanly() {
                 encode(version, 7, &c.message).unwrap_or_else(|e| panic!("{version:?} {:?}: {e}", c.message))
             {
                 wires.push(part);
-                about.push((version, c.says));
+                about.push((version, c.expected));
             }
         }
     }
     let printed = print_all(&wires.iter().map(Vec::as_slice).collect::<Vec<_>>());
     let mut problems = Vec::new();
-    for ((version, says), text) in about.into_iter().zip(printed) {
+    for ((version, expected), text) in about.into_iter().zip(printed) {
         // A packet that was cut short is meant to be.
         let text = text.replace("(***total_len != data_len***)", "");
-        let missing: Vec<_> = says.iter().filter(|s| !text.contains(**s)).collect();
+        let missing: Vec<_> = expected.iter().filter(|s| !text.contains(**s)).collect();
         if text.contains("***") || text.contains("WARN") || !missing.is_empty() {
             problems.push(format!("{version:?}, missing {missing:?}:\n{text}"));
         }

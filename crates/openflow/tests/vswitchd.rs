@@ -158,7 +158,7 @@ impl Connection {
     }
 
     /// Sends a message; the numbers of the first error about it.
-    fn ask(&mut self, message: &[u8], xid: u32) -> Option<(u32, u16, u16)> {
+    fn request(&mut self, message: &[u8], xid: u32) -> Option<(u32, u16, u16)> {
         let barrier = heddle_openflow::encode(self.version, 0xbbbb, &Message::BarrierRequest)
             .expect("encodes")
             .concat();
@@ -275,7 +275,7 @@ fn faults_get_the_same_errors() {
             let on = heddle_openflow::encode(version, 2, &Message::FlowModTableId(true))
                 .expect("encodes")
                 .concat();
-            c.ask(&on, 2);
+            c.request(&on, 2);
         }
         let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         for n in 0..cases {
@@ -292,7 +292,7 @@ fn faults_get_the_same_errors() {
                 };
             }
             bytes[4..8].copy_from_slice(&xid.to_be_bytes());
-            let raw = c.ask(&bytes, xid);
+            let raw = c.request(&bytes, xid);
             let theirs = raw.map(|raw| {
                 ErrorKind::from_code(version, raw).unwrap_or_else(|| panic!("unknown error {raw:?}"))
             });

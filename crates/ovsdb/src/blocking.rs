@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 
 /// Longest reply that is accepted, bytes.
-const MAX_ANSWER_BYTES: usize = 64 << 20;
+const MAX_REPLY_BYTES: usize = 64 << 20;
 
 /// Reasons for a missing or bad reply.
 #[derive(Debug, Error)]
@@ -97,7 +97,7 @@ impl Connection {
         stream.limit(limit)?;
         Ok(Connection {
             stream,
-            framer: Framer::new(MAX_ANSWER_BYTES),
+            framer: Framer::new(MAX_REPLY_BYTES),
             limit,
             last_id: 0,
         })
@@ -179,9 +179,9 @@ impl std::fmt::Debug for Connection {
 }
 
 /// The results, or the first that is an error.
-fn results(answer: Value) -> Result<Vec<Value>, Error> {
-    let Value::Array(results) = answer else {
-        return Err(Error::Refused(answer));
+fn results(reply: Value) -> Result<Vec<Value>, Error> {
+    let Value::Array(results) = reply else {
+        return Err(Error::Refused(reply));
     };
     let text = |result: &Value, key: &str| result.get(key).and_then(Value::as_str).map(str::to_owned);
     match results
@@ -203,17 +203,17 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// Results of a connection to a server that sends `answers`, each after one read, and then reads no more.
-    fn asked(answers: &'static [&'static str]) -> Result<Vec<Value>, Error> {
+    /// Results of a connection to a server that sends `replies`, each after one read, and then reads no more.
+    fn results_of(replies: &'static [&'static str]) -> Result<Vec<Value>, Error> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let listener = UnixListener::bind(&path).unwrap();
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            for answer in answers {
+            for reply in replies {
                 let n = stream.read(&mut [0; 4096]).unwrap();
                 assert!(n > 0);
-                stream.write_all(answer.as_bytes()).unwrap();
+                stream.write_all(reply.as_bytes()).unwrap();
             }
         });
         let address = format!("unix:{}", path.display());
@@ -224,30 +224,30 @@ mod tests {
     }
 
     #[test]
-    fn answers_and_errors() {
-        let got = asked(&[
+    fn replies_and_errors() {
+        let got = results_of(&[
             r#"{"method":"echo","params":[1],"id":"x"}{"method":"update","params":[],"id":null}"#,
             r#"{"id":1,"error":null,"result":[{"rows":[]}]}"#,
         ]);
         assert_eq!(got.unwrap(), [json!({"rows": []})]);
         let got =
-            asked(&[r#"{"id":1,"error":null,"result":[{},{"error":"timed out","details":"so"},null]}"#]);
+            results_of(&[r#"{"id":1,"error":null,"result":[{},{"error":"timed out","details":"so"},null]}"#]);
         assert_eq!(got.unwrap_err().to_string(), "operation 1: timed out (so)");
         assert!(matches!(
-            asked(&[r#"{"id":1,"error":"no","result":null}"#]),
+            results_of(&[r#"{"id":1,"error":"no","result":null}"#]),
             Err(Error::Refused(_))
         ));
         assert!(matches!(
-            asked(&[r#"{"id":1,"error":null,"result":7}"#]),
+            results_of(&[r#"{"id":1,"error":null,"result":7}"#]),
             Err(Error::Refused(_))
         ));
-        assert!(matches!(asked(&["HTTP/1.1"]), Err(Error::Frame(_))));
-        assert!(matches!(asked(&["{}"]), Err(Error::Message(_))));
-        assert!(matches!(asked(&[""]), Err(Error::Io(_))));
+        assert!(matches!(results_of(&["HTTP/1.1"]), Err(Error::Frame(_))));
+        assert!(matches!(results_of(&["{}"]), Err(Error::Message(_))));
+        assert!(matches!(results_of(&[""]), Err(Error::Io(_))));
     }
 
     #[test]
-    fn nobody_there() {
+    fn a_server_that_is_not_there() {
         let open = |address| Connection::open(address, Duration::from_secs(1));
         assert!(matches!(open("unix:/no/such/socket"), Err(Error::Io(_))));
         assert!(matches!(open("ssl:127.0.0.1:1"), Err(Error::Address(_))));

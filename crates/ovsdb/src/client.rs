@@ -22,7 +22,7 @@ use crate::txn::{OpResult, Txn, TxnError};
 use heddle_stream::{Active, MethodError, OVSDB_PORT};
 
 /// Requests that wait in line before [`Client::transact`] itself waits.
-const QUEUE: usize = 256;
+const MAX_QUEUED_COMMANDS: usize = 256;
 
 /// A client could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -73,7 +73,7 @@ impl Client {
         let remotes = Active::parse_list(remote, OVSDB_PORT)?;
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| SpawnError::NoRuntime)?;
         let shared = Arc::new(Shared::new(db, &options));
-        let (commands, receiver) = mpsc::channel(QUEUE);
+        let (commands, receiver) = mpsc::channel(MAX_QUEUED_COMMANDS);
         let (waker, mut wake) = watch::channel(());
         // The state at the start is news to the first `changed`.
         wake.mark_changed();

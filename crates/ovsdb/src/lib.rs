@@ -75,6 +75,6 @@ pub use options::Options;
 pub use replica::{Change, ChangeKind, ColumnError, Db, Layout, LayoutColumn, MonitorSpec, Row, Table};
 pub use schema::{ColumnSchema, Schema, SchemaError, TableSchema};
 pub use status::{ConnState, LockState, Status};
-pub use txn::{Columns, Inserted, Mutation, Mutator, OpResult, Refused, Txn, TxnError, WaitUntil, Where};
+pub use txn::{Columns, Condition, Inserted, Mutation, Mutator, OpResult, Refused, Txn, TxnError, WaitUntil};
 pub use uuid::Uuid;
 pub use value::{Atom, AtomType, BaseType, ColumnType, Datum, Reference, ValueError};

@@ -61,7 +61,7 @@ async fn garbage() {
         json!([false, TXN1, {"T": 3}]),
     ] {
         let mut peer = loading(&script).await;
-        peer.answer("monitor_cond_since", contents.clone()).await;
+        peer.reply("monitor_cond_since", contents.clone()).await;
         patiently(&contents.to_string(), peer.closed()).await;
     }
     assert!(!client.snapshot().is_loaded());
@@ -78,7 +78,7 @@ async fn garbage() {
         let n = i64::try_from(n).unwrap();
         let mut peer = loading(&script).await;
         let params = peer
-            .answer("monitor_cond_since", json!([false, TXN1, row("initial", n)]))
+            .reply("monitor_cond_since", json!([false, TXN1, row("initial", n)]))
             .await;
         assert_eq!(params[3], NIL, "after an inconsistency nothing is continued");
         until_n(&client, n).await;
@@ -90,7 +90,7 @@ async fn garbage() {
     // Odd messages do not end the connection: unknown notifications, tables, columns and locks.
     let mut peer = loading(&script).await;
     let params = peer
-        .answer("monitor_cond_since", json!([false, NIL, row("initial", 10)]))
+        .reply("monitor_cond_since", json!([false, NIL, row("initial", 10)]))
         .await;
     until_n(&client, 10).await;
     for (method, params) in [

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use common::{Kind, Server, client, quick, until};
 use heddle_ovsdb::{
-    Atom, CallError, Columns, Datum, LockState, Mutation, Mutator, Options, Txn, TxnError, WaitUntil, Where,
+    Atom, CallError, Columns, Condition, Datum, LockState, Mutation, Mutator, Options, Txn, TxnError,
+    WaitUntil,
 };
 
 #[tokio::test]
@@ -81,7 +82,7 @@ async fn what_we_write_vsctl_gets() {
     let mut txn = Txn::new();
     txn.select(
         "Interface",
-        Where::equals("name", "p1"),
+        Condition::equals("name", "p1"),
         Some(&["_uuid", "ofport", "statistics"]),
     );
     let results = client.transact(txn).await.unwrap();
@@ -107,14 +108,14 @@ async fn what_we_write_vsctl_gets() {
         &top,
         Columns::new().with("bridges", Datum::empty()),
     );
-    txn.delete("Bridge", Where::equals("name", "br1"));
+    txn.delete("Bridge", Condition::equals("name", "br1"));
     client.transact(txn).await.unwrap();
     assert_eq!(server.vsctl(&["list-br"]), "");
     assert!(client.snapshot().table("Interface").unwrap().is_empty());
 }
 
 #[tokio::test]
-async fn failing_transactions_say_why() {
+async fn failing_transactions_give_reasons() {
     let Some(server) = Server::start(Kind::Standalone) else {
         return;
     };

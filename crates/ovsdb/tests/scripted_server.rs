@@ -21,7 +21,7 @@ async fn continues_from_the_last_transaction() {
     let mut client = spawn(&script, quick());
     let mut peer = loading(&script).await;
     let params = peer
-        .answer("monitor_cond_since", json!([false, TXN1, row("initial", 1)]))
+        .reply("monitor_cond_since", json!([false, TXN1, row("initial", 1)]))
         .await;
     assert_eq!(params[0], "D");
     assert_eq!(params[2], json!({"T": [{"columns": ["m", "n", "s"]}]}));
@@ -43,7 +43,7 @@ async fn continues_from_the_last_transaction() {
     let mut peer = loading(&script).await;
     let update = json!({"T": {ROW: {"modify": {"s": ["set", [2, 3]]}}}});
     let params = peer
-        .answer("monitor_cond_since", json!([true, TXN2, update]))
+        .reply("monitor_cond_since", json!([true, TXN2, update]))
         .await;
     assert_eq!(params[3], TXN2);
     until(&client, "second connection", |_, s| s.connections == 2).await;
@@ -56,7 +56,7 @@ async fn continues_from_the_last_transaction() {
     // The server does not know the transaction id any more: all contents come, and replace ours.
     let mut peer = loading(&script).await;
     let params = peer
-        .answer("monitor_cond_since", json!([false, NIL, row("initial", 4)]))
+        .reply("monitor_cond_since", json!([false, NIL, row("initial", 4)]))
         .await;
     assert_eq!(params[3], TXN2);
     until_n(&client, 4).await;
@@ -75,7 +75,7 @@ async fn continues_from_the_last_transaction() {
     // either.
     let mut peer = loading(&script).await;
     assert_eq!(
-        peer.answer("monitor_cond_since", json!([false, TXN1, row("initial", 5)]))
+        peer.reply("monitor_cond_since", json!([false, TXN1, row("initial", 5)]))
             .await[3],
         NIL
     );
@@ -84,9 +84,9 @@ async fn continues_from_the_last_transaction() {
     let mut peer = script.accept().await;
     let mut other = schema();
     other["tables"]["T"]["columns"]["x"] = json!({"type": "integer"});
-    peer.answer("get_schema", other).await;
+    peer.reply("get_schema", other).await;
     assert_eq!(
-        peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 6)]))
+        peer.reply("monitor_cond_since", json!([false, NIL, row("initial", 6)]))
             .await[3],
         NIL
     );
@@ -101,7 +101,7 @@ async fn older_servers() {
     let client = spawn(&script, quick());
     let mut peer = loading(&script).await;
     peer.refuse("monitor_cond_since").await;
-    let params = peer.answer("monitor_cond", row("initial", 1)).await;
+    let params = peer.reply("monitor_cond", row("initial", 1)).await;
     until_n(&client, 1).await;
     peer.notify("update2", json!([params[1], row("modify", 2)])).await;
     until_n(&client, 2).await;
@@ -111,7 +111,7 @@ async fn older_servers() {
     peer.refuse("monitor_cond_since").await;
     peer.refuse("monitor_cond").await;
     let params = peer
-        .answer(
+        .reply(
             "monitor",
             json!({"T": {ROW: {"new": {"n": 2, "s": ["set", [1]]}}}}),
         )
@@ -150,7 +150,7 @@ async fn echo_both_ways() {
         },
     );
     let mut peer = loading(&script).await;
-    peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
+    peer.reply("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
         .await;
     until_n(&client, 1).await;
     // The server sends a request.
@@ -172,7 +172,7 @@ async fn echo_both_ways() {
     );
     // The client probes whenever it has heard nothing, as long as replies come.
     for _ in 0..3 {
-        peer.answer("echo", json!([])).await;
+        peer.reply("echo", json!([])).await;
     }
     assert!(client.status().is_connected());
     // Without a reply, the client gives up after as much time again.
@@ -188,7 +188,7 @@ async fn echo_both_ways() {
     assert_eq!(n_of(&client), Some(1), "contents stay");
     // The client connects again.
     let mut peer = loading(&script).await;
-    peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 2)]))
+    peer.reply("monitor_cond_since", json!([false, NIL, row("initial", 2)]))
         .await;
     until_n(&client, 2).await;
 }
@@ -204,7 +204,7 @@ async fn without_probes_silence_is_fine() {
         },
     );
     let mut peer = loading(&script).await;
-    peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
+    peer.reply("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
         .await;
     until_n(&client, 1).await;
     a_moment().await;
@@ -219,7 +219,7 @@ async fn requests_fail_with_their_connection() {
     let early = client.submit(Txn::new()).unwrap();
     let refused = patiently("refusal while loading", early);
     assert_eq!(refused.await, Err(TxnError::NotConnected));
-    peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
+    peer.reply("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
         .await;
     until_n(&client, 1).await;
     let mut txn = Txn::new();
@@ -234,7 +234,7 @@ async fn requests_fail_with_their_connection() {
 
     // A server that does not reply holds back only transactions beyond the bound.
     let mut peer = loading(&script).await;
-    peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
+    peer.reply("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
         .await;
     until(&client, "second connection", |_, s| s.connections == 2).await;
     let pending = client.submit(txn).unwrap();
@@ -251,7 +251,7 @@ async fn requests_fail_with_their_connection() {
 }
 
 #[tokio::test]
-async fn at_most_so_many_requests_in_flight() {
+async fn requests_in_flight_are_bounded() {
     let script = Script::listen();
     let client = spawn(
         &script,
@@ -261,7 +261,7 @@ async fn at_most_so_many_requests_in_flight() {
         },
     );
     let mut peer = loading(&script).await;
-    peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
+    peer.reply("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
         .await;
     until_n(&client, 1).await;
     let pending: Vec<_> = (0..5).map(|_| client.submit(Txn::new()).unwrap()).collect();
@@ -313,7 +313,7 @@ async fn attempts_and_states() {
     let both = format!("{nowhere},{}", script.remote);
     let client = Client::spawn(&both, "D", MonitorSpec::all(), quick()).unwrap();
     let mut peer = loading(&script).await;
-    peer.answer("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
+    peer.reply("monitor_cond_since", json!([false, NIL, row("initial", 1)]))
         .await;
     until_n(&client, 1).await;
 

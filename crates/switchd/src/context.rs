@@ -16,7 +16,7 @@ pub struct Context {
     pub options: Arc<Options>,
     /// Commands of the control socket; the socket is served already, new commands are known at once.
     pub commands: Registry,
-    /// The wish that the daemon end.
+    /// The request that the daemon end.
     pub exit: Exit,
     /// The connection to the process that started the daemon: call `ready()` after the first configuration.
     pub daemon: Arc<Daemon>,

@@ -3,6 +3,7 @@
 pub mod cli;
 pub mod commands;
 pub mod context;
+mod diagnostics;
 mod give_back;
 pub mod inventory;
 mod log_modules;
@@ -15,4 +16,3 @@ pub mod shell;
 pub mod switch;
 mod underlay;
 pub mod user;
-mod watch;

@@ -16,11 +16,11 @@ use heddle_daemon::vlog::errno_text;
 /// The longest sleep; then the thread checks whether to end.
 const MAX_WAIT_MS: u64 = 100;
 /// The sleep while `time/warp` moves the clock and does this thread's work.
-const ASIDE: Duration = Duration::from_millis(1);
+const WARP_SLEEP: Duration = Duration::from_millis(1);
 /// The shortest time between two reports to the database, so that a peer that flaps does not keep it busy.
-const REPORT: Duration = Duration::from_millis(100);
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// The thread's real-time priority: before workers that have one.
-const LEVEL: u8 = heddle_datapath::REALTIME + 1;
+const REALTIME_PRIORITY: u8 = heddle_datapath::REALTIME + 1;
 /// The longest delay of a sleep's end.
 const TIMER_SLACK_NS: u64 = 50_000;
 
@@ -29,7 +29,7 @@ impl Switch {
     pub(crate) fn run_sessions(&self) {
         // The slack only makes sleeps more precise.
         let _ = clock::set_timer_slack_ns(TIMER_SLACK_NS);
-        if let Err(error) = priority::set_realtime(LEVEL) {
+        if let Err(error) = priority::set_realtime(REALTIME_PRIORITY) {
             let why = errno_text(&error);
             log::info!(target: "bfd", "no real-time priority, messages may be late where processors are busy ({why})");
         }
@@ -45,14 +45,14 @@ impl Switch {
         let mut reported = Instant::now();
         while !self.is_ending() {
             if self.is_warping() {
-                std::thread::park_timeout(ASIDE);
+                std::thread::park_timeout(WARP_SLEEP);
                 continue;
             }
             let stopped = self.clock.is_stopped();
             let next_ms = monitor.run(stopped);
             let mut wait_ms = next_ms.map_or(MAX_WAIT_MS, |at| at.saturating_sub(self.clock.now_ms()));
             if monitor.has_status_changed() {
-                if reported.elapsed() >= REPORT {
+                if reported.elapsed() >= MIN_REPORT_INTERVAL {
                     reported = Instant::now();
                     self.sessions_changed.notify_one();
                 }

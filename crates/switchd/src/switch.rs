@@ -26,9 +26,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::mpsc;
 
 use crate::cli::Options;
+use crate::diagnostics::{Captures, Drops};
 use crate::give_back::{GiveBack, Sizes};
 use crate::inventory::{Inventory, WithoutEffect, datapath_name};
-use crate::watch::{Captures, Drops};
 
 /// The interval at which time-outs are checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -48,7 +48,7 @@ const SETTLE_TIMEOUT: Duration = Duration::from_secs(2);
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// A request to read devices; the reconciler replies when it is done.
-pub(crate) type Wish = std::sync::mpsc::SyncSender<()>;
+pub(crate) type DeviceReadRequest = std::sync::mpsc::SyncSender<()>;
 
 /// The switch of this process.
 pub struct Switch {
@@ -83,8 +83,8 @@ pub struct Switch {
     /// The capture that may be under way.
     pub(crate) captures: Captures,
     /// Requests to read devices now; the reconciler replies to each.
-    wishes: mpsc::UnboundedSender<Wish>,
-    wished: Mutex<Option<mpsc::UnboundedReceiver<Wish>>>,
+    device_reads: mpsc::UnboundedSender<DeviceReadRequest>,
+    device_reads_received: Mutex<Option<mpsc::UnboundedReceiver<DeviceReadRequest>>>,
     /// Held while time passes: by the ticker, or by one `time/warp`.
     ticking: Mutex<()>,
     /// A `time/warp` is under way.
@@ -124,7 +124,7 @@ impl Switch {
         if let Some(ciphers) = &options.ssl.ciphers {
             log::warn!(target: "stream_ssl", "--ssl-ciphers={ciphers}: ciphers cannot be chosen, only safe ones are implemented");
         }
-        let (wishes, wished) = mpsc::unbounded_channel();
+        let (device_reads, received) = mpsc::unbounded_channel();
         let switch = Arc::new(Switch {
             options,
             clock,
@@ -141,8 +141,8 @@ impl Switch {
             sessions_changed: Arc::default(),
             drops: Drops::default(),
             captures: Captures::default(),
-            wishes,
-            wished: Mutex::new(Some(wished)),
+            device_reads,
+            device_reads_received: Mutex::new(Some(received)),
             ticking: Mutex::new(()),
             warping: false.into(),
             give_back: Mutex::default(),
@@ -159,7 +159,7 @@ impl Switch {
         let threads = vec![
             spawn("ticker", Switch::tick_on)?,
             spawn("upcalls", Switch::deliver_on)?,
-            spawn("settler", Switch::settle_on)?,
+            spawn("settler", Switch::run_deferred_work)?,
             spawn("routes", Switch::follow_kernel)?,
             spawn("monitor", Switch::run_sessions)?,
             spawn("samples", Switch::count_samples)?,
@@ -197,10 +197,10 @@ impl Switch {
     }
 
     /// Does the work that workers handed over.
-    fn settle_on(&self) {
+    fn run_deferred_work(&self) {
         while !self.stop.load(Relaxed) {
-            self.ofproto.settle();
-            self.ofproto.wait_to_settle();
+            self.ofproto.do_deferred_work();
+            self.ofproto.wait_for_deferred_work();
         }
     }
 
@@ -277,21 +277,21 @@ impl Switch {
     /// Has the reconciler read all devices, and waits until it has. For commands that change a device.
     pub fn look_at_devices(&self) {
         let (done, wait) = std::sync::mpsc::sync_channel(1);
-        if self.wishes.send(done).is_ok() {
+        if self.device_reads.send(done).is_ok() {
             // After the time-out, the next reading, within a second, sees the change.
             let _ = wait.recv_timeout(SETTLE_TIMEOUT);
         }
     }
 
     /// The receiver of [`Switch::look_at_devices`]'s requests; only the first call gets it.
-    pub(crate) fn take_wishes(&self) -> Option<mpsc::UnboundedReceiver<Wish>> {
-        self.wished.lock().take()
+    pub(crate) fn take_device_reads(&self) -> Option<mpsc::UnboundedReceiver<DeviceReadRequest>> {
+        self.device_reads_received.lock().take()
     }
 
     /// Ends all threads and closes all ports. With `cleanup` the devices of internal ports go too.
     pub fn shutdown(&self, cleanup: bool) {
         self.stop.store(true, Relaxed);
-        self.ofproto.wake_settler();
+        self.ofproto.wake_deferred_work();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             thread.thread().unpark();
             if thread.join().is_err() {

@@ -25,9 +25,8 @@ const LEVELS: [(&str, &str); 4] = [
 ];
 /// Reasons that are no loss: rules and protocols that drop on purpose, and devices that are down, to which
 /// bridges flood.
-const MEANT: [&str; 4] = [
+const MEANT: [&str; 3] = [
     "drop_action_of_pipeline",
-    "drop_action_explicit",
     "drop_action_forwarding_disabled",
     "datapath_drop_tx_down",
 ];

@@ -137,19 +137,19 @@ async fn run(registry: &Registry, request: Request, format: &mut Format) -> Json
 
 /// A longer reply is sent in pieces of this size, so that dumps of a million flows need no second copy in
 /// JSON.
-const PIECE: usize = 1 << 16;
+const PIECE_BYTES: usize = 1 << 16;
 
 /// Sends a reply.
 pub(super) async fn send(to: &mut (impl AsyncWrite + Unpin), reply: JsonReply, id: Value) -> io::Result<()> {
     let text = match reply {
-        Ok(Value::String(text)) if text.len() > PIECE => text,
+        Ok(Value::String(text)) if text.len() > PIECE_BYTES => text,
         short => return to.write_all(encode(short, id).to_string().as_bytes()).await,
     };
     let start = format!("{{\"error\":null,\"id\":{id},\"result\":\"");
     to.write_all(start.as_bytes()).await?;
     let mut left = text.as_str();
     while !left.is_empty() {
-        let most = PIECE.min(left.len());
+        let most = PIECE_BYTES.min(left.len());
         let end = (0..=most).rev().find(|at| left.is_char_boundary(*at));
         let (piece, more) = left.split_at(end.unwrap_or(left.len()));
         let quoted = Value::from(piece).to_string();

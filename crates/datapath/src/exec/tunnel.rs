@@ -62,7 +62,7 @@ pub(crate) fn pop(
 ) -> Result<Option<Popped>, DropKind> {
     tunnel.clear_context();
     if join::is_datagrams(p, meta.l4) && !join::join(p, pop.kind, (meta.l3, meta.l4)) {
-        return Err(DropKind::TunnelTrain);
+        return Err(DropKind::TunnelGso);
     }
     pop.gather(p, meta.l3, tunnel, waiting).map_err(|e| match e {
         PopError::Csum => DropKind::TunnelCsum,
@@ -77,7 +77,7 @@ pub(crate) fn pop(
         | PopError::Flags
         | PopError::Protocol
         | PopError::Part => DropKind::TunnelPop,
-        PopError::OuterGso => DropKind::TunnelTrain,
+        PopError::OuterGso => DropKind::TunnelGso,
         PopError::Metadata => DropKind::TunnelMetadata,
         PopError::Beyond => DropKind::SegmentBeyond,
         PopError::Frame => DropKind::SegmentLength,

@@ -3,7 +3,7 @@
 use heddle_datapath_api::PortNo;
 use heddle_flow::Match;
 use heddle_ofproto::Ofproto;
-use heddle_ofproto::bridge::{BridgeConfig, BundleConfig, FailMode, PortConfig, PortTarget};
+use heddle_ofproto::bridge::{BridgeConfig, FailMode, PortBundleConfig, PortConfig, PortTarget};
 use heddle_openflow::message::{FlowMod, FlowModCommand};
 use heddle_openflow::text::parse_instructions;
 use heddle_openflow::{Port, Version};
@@ -92,9 +92,9 @@ pub(crate) fn switch(case: &str, count: u32) -> Arc<Ofproto> {
     };
     let bridge = of.add_bridge("br0", config);
     let name = |n: u32| format!("port{n}");
-    let bundles = (1..=2).map(|n| BundleConfig {
+    let bundles = (1..=2).map(|n| PortBundleConfig {
         name: name(n),
-        ..BundleConfig::default()
+        ..PortBundleConfig::default()
     });
     let ports = (1..=2).map(|n| PortConfig {
         no: Port(n),
@@ -106,7 +106,7 @@ pub(crate) fn switch(case: &str, count: u32) -> Arc<Ofproto> {
         admin_up: true,
         link_up: true,
         speed_bps: 0,
-        watch: None,
+        bfd: None,
     });
     bridge.set_ports(bundles.collect(), ports.collect());
     of.publish();

@@ -27,14 +27,14 @@ const MASKS: usize = 1024;
 
 /// Masks and instructions that waiting additions share.
 #[derive(Default)]
-pub(crate) struct Shared {
+pub(crate) struct SharedByAdditions {
     masks: HashSet<Arc<MiniMask>>,
     /// The last flow's mask: consecutive flow mods usually have the same one.
     last: Arc<MiniMask>,
     instructions: Interned,
 }
 
-impl Shared {
+impl SharedByAdditions {
     /// The mask that is there already, or this one.
     fn mask(&mut self, mask: Arc<MiniMask>) -> Arc<MiniMask> {
         if self.last != mask {
@@ -92,7 +92,7 @@ impl Addition {
 
     /// Prepares a flow mod that has been checked ([`Bridge::check_bundled`](super::Bridge::check_bundled)).
     /// `None`: it is no addition, or it uses tunnel options, whose map may change until then.
-    pub(crate) fn prepare(version: Version, fm: &FlowMod, shared: &mut Shared) -> Option<Self> {
+    pub(crate) fn prepare(version: Version, fm: &FlowMod, shared: &mut SharedByAdditions) -> Option<Self> {
         if fm.command != FlowModCommand::Add {
             return None;
         }
@@ -107,7 +107,7 @@ impl Addition {
 
     /// Bytes of memory that its instructions take, if no other addition shares them.
     pub(crate) fn weight(&self) -> usize {
-        // The addition and [`Shared`] hold one reference each.
+        // The addition and [`SharedByAdditions`] hold one reference each.
         if Arc::strong_count(&self.instructions) > 2 {
             return 0;
         }

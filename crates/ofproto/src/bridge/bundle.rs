@@ -60,7 +60,7 @@ impl Bridge {
             let (table, mask) = a.place();
             places.entry((table, Arc::as_ptr(mask))).or_insert((mask, 0)).1 += 1;
         }
-        let _tending = self.tending.read();
+        let _tables_in_use = self.tables_in_use.read();
         for ((table, _), (mask, n)) in places {
             if let Some(t) = self
                 .tables

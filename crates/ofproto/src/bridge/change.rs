@@ -26,10 +26,10 @@ const MIN_GARBAGE: usize = 1024;
 /// tick does it.
 const MAX_GARBAGE: usize = 16 * 1024;
 /// Pause after caches were read for counters of removed rules, as a multiple of the time that reading took.
-const COUNTING_SHARE: u32 = 9;
-/// Excess of reading time that needs no pause. One reading may take long if other threads have the
-/// processors, and the rules removed next are to be counted all the same.
-const COUNTING_SPARE: Duration = Duration::from_millis(500);
+const PAUSE_FACTOR: u32 = 9;
+/// Reading time that needs no pause. One reading may take long if other threads have the processors, and the
+/// rules removed next are to be counted all the same.
+const FREE_READING: Duration = Duration::from_millis(500);
 
 /// Removed rules, with the indices of their messages among the events.
 pub(super) type RemovedRules = Vec<(usize, Arc<Rule>)>;
@@ -68,13 +68,13 @@ impl Bridge {
         origin: Option<Origin>,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
     ) -> Result<R, E> {
-        let result = self.change_unsettled(origin, f);
-        self.settle();
+        let result = self.change_without_deferred_work(origin, f);
+        self.do_deferred_work();
         result
     }
 
-    /// Does the same as [`Bridge::change`] without [`Bridge::settle`].
-    pub(super) fn change_unsettled<R, E>(
+    /// Does the same as [`Bridge::change`] without [`Bridge::do_deferred_work`].
+    pub(super) fn change_without_deferred_work<R, E>(
         &self,
         origin: Option<Origin>,
         f: impl FnOnce(&mut Change<'_>) -> Result<R, E>,
@@ -87,20 +87,20 @@ impl Bridge {
             self.unlink_garbage();
         }
         // Events of flows that workers have added come first.
-        let before = state.taken.take_events();
+        let before = state.learn_receiver.take_events();
         let (result, mut events, removed_rules) = self.change_in(&mut state, origin, true, f);
         drop(state);
-        self.count_up_to_now(&mut events, &removed_rules);
+        self.read_removed_counters(&mut events, &removed_rules);
         self.emit(&before);
         self.emit(&events);
         result
     }
 
-    /// Updates messages about removed rules with counters that only caches know. Only packets that workers
-    /// are forwarding just now still use these rules, and reading the caches waits for those. For rules that
-    /// timed out the caches are always read. For others they are not if that takes too much of the time
-    /// already (a controller removes flow by flow).
-    fn count_up_to_now(&self, events: &mut [Event], removed_rules: &[(usize, Arc<Rule>)]) {
+    /// Reads the caches' counters of removed rules, for the messages about them. At most a tenth of the time
+    /// is spent on it: a controller may remove flow by flow. For rules that timed out the caches are always
+    /// read. Only packets that workers are forwarding just now still use these rules, and reading the
+    /// caches waits for those.
+    fn read_removed_counters(&self, events: &mut [Event], removed_rules: &[(usize, Arc<Rule>)]) {
         let Some((first, _)) = removed_rules.first() else {
             return;
         };
@@ -111,16 +111,16 @@ impl Bridge {
             ),
             _ => false,
         };
-        let mut counted = self.counted.lock();
+        let mut last = self.last_cache_reading.lock();
         let begin = Instant::now();
-        let owed = counted.map_or(Duration::ZERO, |(end, owed)| {
-            owed.saturating_sub(begin.saturating_duration_since(end) / COUNTING_SHARE)
+        let excess = last.map_or(Duration::ZERO, |(end, excess)| {
+            excess.saturating_sub(begin.saturating_duration_since(end) / PAUSE_FACTOR)
         });
-        if !timed_out && owed > COUNTING_SPARE {
+        if !timed_out && excess > FREE_READING {
             return;
         }
         self.refresh();
-        *counted = Some((Instant::now(), owed + begin.elapsed()));
+        *last = Some((Instant::now(), excess + begin.elapsed()));
         for (at, rule) in removed_rules {
             if let Some(Event::FlowRemoved(message)) = events.get_mut(*at)
                 && let Some(message) = Arc::get_mut(message)
@@ -133,7 +133,7 @@ impl Bridge {
     /// Takes the steps of `f`, with both mutexes held. `searches`: also deletes learned flows that no flow
     /// learns any more, which searches whole tables. Returns the events, which the caller must emit; none
     /// after a failure. Returns also the removed rules with a message, whose counters are read before it is
-    /// emitted ([`Bridge::count_up_to_now`]).
+    /// emitted ([`Bridge::read_removed_counters`]).
     pub(super) fn change_in<R, E>(
         &self,
         state: &mut BridgeState,
@@ -209,7 +209,7 @@ impl Change<'_> {
         rule.matches = rules.share(rule.matches);
         let matches = rule.matches.clone();
         let entry = rules.insert(&matches, priority, self.version, Arc::new(rule));
-        self.state.timed.add(&entry);
+        self.state.timeouts.add(&entry);
         self.state.tables[usize::from(table)].linked(&entry);
         self.state.refs.add(&entry);
         self.note(table, &matches);
@@ -226,7 +226,7 @@ impl Change<'_> {
             .remove(&e.data.matches, e, self.version)
         {
             self.state.garbage += 1;
-            self.state.timed.removed(e);
+            self.state.timeouts.removed(e);
             self.state.tables[table].unlinked(e);
             self.state.refs.remove(e);
             self.note(e.data.table, &e.data.matches);

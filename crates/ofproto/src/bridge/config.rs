@@ -1,9 +1,9 @@
 //! The database's configuration of a bridge, its ports and its tables, as plain values.
 
+use crate::bfd_port::BfdPort;
 use crate::model::{PriorityTags, VlanMode};
 use crate::sampling::IpfixConfig;
 use crate::tunnels::Tunnel;
-use crate::watch::Watch;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath_api::PortNo;
 use heddle_flow::field::Subfield;
@@ -104,7 +104,7 @@ pub struct MirrorConfig {
 
 /// One row of `Port`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct BundleConfig {
+pub struct PortBundleConfig {
     /// Name.
     pub name: String,
     /// VLAN treatment.
@@ -160,7 +160,7 @@ pub struct PortConfig {
     /// Bits per second, 0 if unknown.
     pub speed_bps: u64,
     /// The BFD session that watches it.
-    pub watch: Option<Watch>,
+    pub bfd: Option<BfdPort>,
 }
 
 /// One row of `Flow_Table`.

@@ -11,16 +11,9 @@ const LOCK_WAIT: Duration = Duration::from_millis(20);
 
 /// Number of rules that time out together and are removed under one lock: other threads that need the bridge
 /// wait for that long only.
-const PIECE: usize = if cfg!(test) { 2 } else { 1024 };
-/// Maximum number of such pieces in one tick: the other bridges' time passes, too.
-const PIECES: usize = 32;
-
-/// The result of a tick.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct Ticked {
-    /// Rules that timed out.
-    pub expired: usize,
-}
+const MAX_EXPIRED_AT_ONCE: usize = if cfg!(test) { 2 } else { 1024 };
+/// Maximum number of such rounds in one tick: the other bridges' time passes, too.
+const MAX_ROUNDS: usize = 32;
 
 /// Time at which a rule times out if no packet comes any more, ms; `u64::MAX`: never.
 pub(super) fn deadline_ms(rule: &Rule) -> u64 {
@@ -48,48 +41,50 @@ pub(super) fn due(rule: &Rule, now: u64) -> Option<FlowRemovedReason> {
 }
 
 impl Bridge {
-    /// Expires rules and addresses. Called by a control thread a few times a second. Does nothing while
-    /// another thread changes very many rules.
-    pub fn tick(&self) -> Ticked {
+    /// Expires rules and addresses; returns the number of rules. Called by a control thread a few times a
+    /// second. Does nothing while another thread changes very many rules.
+    pub fn tick(&self) -> usize {
         if !self.order.is_free_within(LOCK_WAIT) {
             // The other bridges' time passes, too.
-            return Ticked::default();
+            return 0;
         }
         let now = self.now_ms();
-        self.settle();
+        self.do_deferred_work();
         self.purge_rules();
         self.mac.age(now);
         self.sinks().iter().for_each(|s| s.tick(now));
         let hasty = {
             let mut state = self.state.lock();
-            state.timed.take_hasty(now, self.current_version())
+            state.timeouts.take_hasty(now, self.current_version())
         };
-        let mut told = false;
-        let mut expired = self.expire(&hasty, now, &mut told);
-        for _ in 0..PIECES {
+        let mut counted = false;
+        let mut expired = self.expire(&hasty, now, &mut counted);
+        for _ in 0..MAX_ROUNDS {
             let (calm, any) = {
                 let mut state = self.state.lock();
-                state.timed.take_calm(now, self.current_version(), PIECE)
+                state
+                    .timeouts
+                    .take_calm(now, self.current_version(), MAX_EXPIRED_AT_ONCE)
             };
-            expired += self.expire(&calm, now, &mut told);
+            expired += self.expire(&calm, now, &mut counted);
             if !any {
                 break;
             }
         }
-        Ticked { expired }
+        expired
     }
 
-    /// Removes those of these rules that are due, and returns their number. `told`: the counters of caches
+    /// Removes those of these rules that are due, and returns their number. `counted`: the counters of caches
     /// have been read.
-    fn expire(&self, candidates: &[Linked], now: u64, told: &mut bool) -> usize {
+    fn expire(&self, candidates: &[Linked], now: u64, counted: &mut bool) -> usize {
         if candidates.is_empty() {
             return 0;
         }
         // Packets that only caches have counted so far may have kept an idle rule alive. (Those of a rule
         // that goes are counted when it has gone.)
         let idle = |e: &Linked| due(&e.data, now) == Some(FlowRemovedReason::IdleTimeout);
-        if !*told && candidates.iter().any(idle) {
-            *told = true;
+        if !*counted && candidates.iter().any(idle) {
+            *counted = true;
             self.refresh();
         }
         let (mut expired, mut kept) = (Vec::new(), Vec::new());
@@ -101,9 +96,11 @@ impl Bridge {
         }
         if !kept.is_empty() {
             let mut state = self.state.lock();
-            kept.iter().for_each(|e| state.timed.add(e));
+            kept.iter().for_each(|e| state.timeouts.add(e));
         }
-        expired.chunks(PIECE).for_each(|piece| self.remove_expired(piece));
+        expired
+            .chunks(MAX_EXPIRED_AT_ONCE)
+            .for_each(|piece| self.remove_expired(piece));
         expired.len()
     }
 }

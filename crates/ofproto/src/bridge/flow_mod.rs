@@ -113,14 +113,14 @@ impl Bridge {
         if std::mem::take(&mut self.state.lock().garbage) > 0 {
             self.unlink_garbage();
         }
-        let _tending = self.tending.read();
+        let _tables_in_use = self.tables_in_use.read();
         self.tables.iter().for_each(|t| t.rules.tidy());
     }
 
     /// Unlinks removed rules and groups. Translations that are under way at an earlier version find out by
     /// `purged`, and begin anew.
     pub(super) fn unlink_garbage(&self) {
-        let _tending = self.tending.read();
+        let _tables_in_use = self.tables_in_use.read();
         let version = self.current_version();
         self.purged.fetch_max(version, Relaxed);
         // Pairs with the fence in `xlate::Position::is_torn`: a translation that misses a rule unlinked below

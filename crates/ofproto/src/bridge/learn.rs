@@ -5,11 +5,12 @@
 //!
 //! **Shape.** Mostly the flow is there, and is refreshed without a lock ([`Bridge::renew`]). The worker adds
 //! a new flow itself if it gets all locks at the first try and need not search a table. Otherwise it hands
-//! the flow to a control thread ([`Handed`]). The thread that holds a lock adds the flow after its own
-//! change, or another one waits for the lock and adds it ([`Ofproto::settle`](crate::Ofproto::settle)). Then
-//! the packet's translation is not cached.
+//! the flow to a control thread ([`LearnSender`]). The thread that holds a lock adds the flow after its own
+//! change, or another one waits for the lock and adds it
+//! ([`Ofproto::do_deferred_work`](crate::Ofproto::do_deferred_work)). Then the packet's translation is not
+//! cached.
 //!
-//! **Bounds.** Up to [`MAX_HANDED`] flows wait. Further ones are counted (`learn_queue_full`) and not
+//! **Bounds.** Up to [`MAX_QUEUED_FLOWS`] flows wait. Further ones are counted (`learn_queue_full`) and not
 //! learned; the next packet tries again.
 
 use super::change::Change;
@@ -24,10 +25,10 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Maximum number of flows of a bridge that wait for a control thread.
-const MAX_HANDED: usize = 1024;
+const MAX_QUEUED_FLOWS: usize = 1024;
 /// Maximum number of events of flows that workers have added and no thread has emitted: beyond it workers add
 /// no flows.
-const MAX_UNTOLD: usize = 4096;
+const MAX_UNSENT_EVENTS: usize = 4096;
 
 /// Maximum number of flows of a table that workers search.
 const MAX_SEARCHED_FLOWS: usize = 256;
@@ -36,36 +37,36 @@ const MAX_SEARCHED_FLOWS: usize = 256;
 type Flow = (Arc<FlowMod>, u32);
 
 /// The workers' side of what they hand to control threads.
-pub(super) struct Handed {
+pub(super) struct LearnSender {
     /// Sending tries once, and never waits.
     flows: SyncSender<Flow>,
-    /// [`Bridge::settle`] has something to do.
+    /// [`Bridge::do_deferred_work`] has something to do.
     any: AtomicBool,
 }
 
 /// The control threads' side, guarded by the bridge's state.
-pub(crate) struct Taken {
+pub(crate) struct LearnReceiver {
     flows: Receiver<Flow>,
     /// Events of flows that workers have added, not yet emitted.
-    untold: Vec<Event>,
+    unsent_events: Vec<Event>,
 }
 
-pub(super) fn handing() -> (Handed, Taken) {
-    let (sender, receiver) = sync_channel(MAX_HANDED);
-    let handed = Handed {
-        flows: sender,
+pub(super) fn learn_queue() -> (LearnSender, LearnReceiver) {
+    let (flows, queued) = sync_channel(MAX_QUEUED_FLOWS);
+    let sender = LearnSender {
+        flows,
         any: false.into(),
     };
-    let taken = Taken {
-        flows: receiver,
-        untold: Vec::new(),
+    let receiver = LearnReceiver {
+        flows: queued,
+        unsent_events: Vec::new(),
     };
-    (handed, taken)
+    (sender, receiver)
 }
 
-impl Taken {
+impl LearnReceiver {
     pub(super) fn take_events(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.untold)
+        std::mem::take(&mut self.unsent_events)
     }
 }
 
@@ -75,10 +76,10 @@ impl Learner for Bridge {
             return Learned::Yes(true);
         }
         self.learn_at_once(flow, limit).unwrap_or_else(|| {
-            if self.handed.flows.try_send((flow.clone(), limit)).is_err() {
+            if self.learn_sender.flows.try_send((flow.clone(), limit)).is_err() {
                 crate::coverage::LEARN_QUEUE_FULL.count();
             }
-            self.leave();
+            self.wake_control_thread();
             Learned::Later
         })
     }
@@ -120,27 +121,27 @@ impl Bridge {
     fn learn_at_once(&self, flow: &FlowMod, limit: u32) -> Option<Learned> {
         let _order = self.order.try_lock()?;
         let mut state = self.state.try_lock()?;
-        let _alone = self.tending.try_write()?;
+        let _alone = self.tables_in_use.try_write()?;
         let searched = limit == 0 || Self::counts(&state, flow);
-        if !searched || state.taken.untold.len() >= MAX_UNTOLD {
+        if !searched || state.learn_receiver.unsent_events.len() >= MAX_UNSENT_EVENTS {
             return None;
         }
         let (learned, events) = self.learn_in(&mut state, flow, limit, false);
         let left = !events.is_empty() || state.refs.has_orphans();
-        state.taken.untold.extend(events);
+        state.learn_receiver.unsent_events.extend(events);
         if left {
-            self.leave();
+            self.wake_control_thread();
         }
         Some(learned)
     }
 
-    /// Makes a control thread call [`Bridge::settle`]. Only the first call wakes it.
-    fn leave(&self) {
-        // AcqRel pairs with that in `settle`: the thread that takes the flag finds what was left before.
-        if !self.handed.any.swap(true, AcqRel)
+    /// Makes a control thread call [`Bridge::do_deferred_work`]. Only the first call wakes it.
+    fn wake_control_thread(&self) {
+        // AcqRel pairs with that in `do_deferred_work`: the thread that takes the flag finds earlier work.
+        if !self.learn_sender.any.swap(true, AcqRel)
             && let Some(of) = self.of.upgrade()
         {
-            of.wake_settler();
+            of.wake_deferred_work();
         }
     }
 
@@ -199,16 +200,16 @@ impl Bridge {
 
     /// Does what workers have left. Control threads call it after each change, and a few times a second. Work
     /// that comes meanwhile is left for the next call, or else packets could keep the caller for ever.
-    pub(crate) fn settle(&self) {
-        if !self.handed.any.swap(false, AcqRel) {
+    pub(crate) fn do_deferred_work(&self) {
+        if !self.learn_sender.any.swap(false, AcqRel) {
             return;
         }
-        let waiting: Vec<Flow> = self.state.lock().taken.flows.try_iter().collect();
+        let waiting: Vec<Flow> = self.state.lock().learn_receiver.flows.try_iter().collect();
         // The first round emits the events of flows that workers have added.
         for flow in std::iter::once(None).chain(waiting.into_iter().map(Some)) {
             let _order = self.order.lock();
             let mut state = self.state.lock();
-            let mut events = state.taken.take_events();
+            let mut events = state.learn_receiver.take_events();
             events.extend(match flow {
                 Some((flow, limit)) => self.learn_in(&mut state, &flow, limit, true).1,
                 None => self.delete_orphans_in(&mut state),

@@ -98,7 +98,7 @@ impl Bridge {
     /// Capabilities of meters.
     pub(super) fn meter_features() -> MeterFeatures {
         MeterFeatures {
-            max_meters: super::ofproto::MAX_METERS,
+            max_meters: super::bridges::MAX_METERS,
             band_types: BAND_TYPES,
             capabilities: 0xf,
             max_bands: MAX_BANDS,

@@ -16,9 +16,9 @@
 //!   exchange;
 //! - the MAC table: its mutex is tried once; if another thread holds it, the next packet learns the address;
 //! - neighbours on tunnels' routes, and requests for neighbours: as the MAC table;
-//! - flows to be learned ([`learn`]): `order`, `state` and `tending` are tried once each. With all three, the
-//!   worker adds the flow, which takes a few tree operations. It records that in the tables' logs of changes,
-//!   which takes no lock. Otherwise the flow goes into a queue of bounded length;
+//! - flows to be learned ([`learn`]): `order`, `state` and `tables_in_use` are tried once each. With all
+//!   three, the worker adds the flow, which takes a few tree operations. It records that in the tables' logs
+//!   of changes, which takes no lock. Otherwise the flow goes into a queue of bounded length;
 //! - log lines, rate-limited by an atomic and put into a queue that is never waited for.
 //!
 //! **Costs.** A strict flow mod is a hash lookup. A loose one, or an addition that must not overlap, is one
@@ -26,9 +26,10 @@
 //! than its own. An addition looks at every rule of the masks that have other bits.
 
 mod addition;
-mod built;
+mod bridges;
 mod bundle;
 mod change;
+mod checks;
 mod config;
 mod ct_flush;
 mod evict;
@@ -42,15 +43,15 @@ mod meters;
 mod mirrors;
 mod monitor;
 mod neighbours;
-mod ofproto;
 mod packet_out;
+mod port_views;
 mod ports;
 mod queues;
 pub(crate) mod refs;
 mod select;
 mod stats;
 mod tables;
-mod timed;
+mod timeouts;
 mod tlv;
 
 #[cfg(test)]
@@ -62,16 +63,15 @@ pub mod connections {
 }
 
 pub use addition::Addition;
-pub(crate) use addition::Shared;
+pub(crate) use addition::SharedByAdditions;
+pub use bridges::Ofproto;
 pub use bundle::{BundleFailed, Bundled};
 pub use config::{
-    BridgeConfig, BundleConfig, FailMode, MAX_TRACKED, MirrorConfig, MirrorTarget, PortConfig, PortTarget,
-    PrefixField, TableConfig,
+    BridgeConfig, FailMode, MAX_TRACKED, MirrorConfig, MirrorTarget, PortBundleConfig, PortConfig,
+    PortTarget, PrefixField, TableConfig,
 };
-pub use expire::Ticked;
 pub use flow_mod::freed_rules;
 pub use monitor::Monitor;
-pub use ofproto::Ofproto;
 pub(crate) use stats::FlowDump;
 
 use crate::blocking::SlowMutex;
@@ -99,7 +99,7 @@ pub(crate) type Linked = Arc<Entry<Arc<Rule>>>;
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A packet for controllers.
-    PacketIn(Arc<crate::event::PacketInEvent>),
+    PacketIn(Arc<crate::packet_in::PacketInEvent>),
     /// A flow with the flag `SEND_FLOW_REM` was removed.
     FlowRemoved(Arc<FlowRemoved>),
     /// A port came, went or changed.
@@ -186,12 +186,12 @@ pub struct Bridge {
     options: tlv::Options,
     /// Read-locked by control threads that work on tables without `state`. Write-locked by a worker that adds
     /// a rule.
-    tending: RwLock<()>,
-    /// Work that workers leave to control threads.
-    handed: learn::Handed,
-    /// The end of the last reading of caches for messages about removed flows, and the time by which readings
-    /// had exceeded their share by then.
-    counted: Mutex<Option<(Instant, Duration)>>,
+    tables_in_use: RwLock<()>,
+    /// The workers' end of the queue of flows to be learned.
+    learn_sender: learn::LearnSender,
+    /// End of the last reading of caches for messages about removed flows, and the time by which readings
+    /// had exceeded a tenth of all time.
+    last_cache_reading: Mutex<Option<(Instant, Duration)>>,
 }
 
 /// Configuration, ports and the bookkeeping of rules, guarded by `Bridge::state`.
@@ -200,14 +200,14 @@ pub(crate) struct BridgeState {
     /// The part of `config.ipfix` that has exporters.
     pub(crate) ipfix: Option<Arc<IpfixConfig>>,
     /// In the order of their names.
-    pub(crate) bundles: Vec<BundleConfig>,
+    pub(crate) bundles: Vec<PortBundleConfig>,
     pub(crate) ports: BTreeMap<OfPort, ports::PortState>,
     /// Bundles and ports as translation sees them.
-    built: built::Built,
+    port_views: port_views::PortViews,
     /// Rules by the groups and meters that they use.
     pub(crate) refs: refs::Refs,
     /// Rules with a timeout, to be looked at by `expire`.
-    timed: timed::Timed,
+    timeouts: timeouts::Timeouts,
     /// The hidden rule that acts for absent controllers (fail mode standalone).
     fail_open: Option<Linked>,
     /// Number of removed rules and groups that wait for `purge`.
@@ -220,8 +220,8 @@ pub(crate) struct BridgeState {
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
     pub(crate) features: Features,
-    /// The control threads' side of `Bridge::handed`.
-    taken: learn::Taken,
+    /// The control threads' side of `Bridge::learn_sender`.
+    learn_receiver: learn::LearnReceiver,
 }
 
 impl Bridge {
@@ -232,7 +232,7 @@ impl Bridge {
         mac: MacTable,
         config: BridgeConfig,
     ) -> Arc<Self> {
-        let (handed, taken) = learn::handing();
+        let (learn_sender, learn_receiver) = learn::learn_queue();
         let tables = (0..=u8::MAX).take(N_TABLES).map(|t| Table::new(id, t)).collect();
         let bridge = Arc::new(Self {
             id,
@@ -250,9 +250,9 @@ impl Bridge {
                 ipfix: None,
                 bundles: Vec::new(),
                 ports: BTreeMap::new(),
-                built: built::Built::default(),
+                port_views: port_views::PortViews::default(),
                 refs: refs::Refs::default(),
-                timed: timed::Timed::default(),
+                timeouts: timeouts::Timeouts::default(),
                 fail_open: None,
                 garbage: 0,
                 tables: (0..N_TABLES).map(|_| tables::TableState::default()).collect(),
@@ -261,15 +261,15 @@ impl Bridge {
                 miss_to_controller: false,
                 frag_flags: 0,
                 features: Features::default(),
-                taken,
+                learn_receiver,
             }),
             order: SlowMutex::default(),
             monitors: AtomicUsize::new(0),
             sinks: Mutex::new(Vec::new()),
             options: tlv::Options::default(),
-            tending: RwLock::default(),
-            handed,
-            counted: Mutex::default(),
+            tables_in_use: RwLock::default(),
+            learn_sender,
+            last_cache_reading: Mutex::default(),
         });
         bridge.flush_flows();
         bridge
@@ -385,6 +385,14 @@ impl Bridge {
         let Some(of) = self.of.upgrade() else { return };
         for (slot, what) in changes {
             of.generations().bump_changed(slot, what);
+        }
+    }
+
+    /// Waits until the changes so far are in force for offloaded flows, too. To be called before a reply
+    /// confirms a change.
+    pub(crate) fn apply_to_offloaded(&self) {
+        if let Some(dp) = self.of.upgrade().and_then(|of| of.engine()) {
+            crate::blocking::block_in_place(|| dp.observe_now());
         }
     }
 }

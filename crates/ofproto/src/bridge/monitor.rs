@@ -85,7 +85,7 @@ impl Bridge {
         f: impl FnOnce(Vec<(Linked, Vec<Arc<Monitor>>)>) -> R,
     ) -> R {
         let _order = self.order.lock();
-        let before = self.state.lock().taken.take_events();
+        let before = self.state.lock().learn_receiver.take_events();
         self.emit(&before);
         let version = self.current_version();
         let mut found: Vec<(Linked, Vec<Arc<Monitor>>)> = Vec::new();

@@ -1,11 +1,11 @@
 //! OpenFlow ports: taking over the database's view, descriptions, port mods, events.
 
-use super::built::Built;
-use super::ofproto::PatchEnds;
-use super::{Bridge, BridgeState, BundleConfig, Event, PortChanged, PortConfig, PortTarget};
-use crate::model::{self, Binding, BridgeView, Bundle, Fragments, PortView, VlanSet, port_config};
+use super::bridges::PatchEnds;
+use super::port_views::PortViews;
+use super::{Bridge, BridgeState, Event, PortBundleConfig, PortChanged, PortConfig, PortTarget};
+use crate::bfd_port::BfdPort;
+use crate::model::{self, Binding, BridgeView, Fragments, PortBundle, PortView, VlanSet, port_config};
 use crate::stats::Stats;
-use crate::watch::Watch;
 use heddle_openflow::message::{self, PortDesc, PortFeatures, PortMod, PortReason, PortState as OfState};
 use heddle_openflow::{ErrorKind, Port as OfPort};
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ pub(crate) struct PortState {
 }
 
 impl PortState {
-    fn new(config: PortConfig, now_ms: u64, built: &mut Built) -> Self {
+    fn new(config: PortConfig, now_ms: u64, port_views: &mut PortViews) -> Self {
         let mut port = Self {
             config,
             bits: 0,
@@ -33,42 +33,42 @@ impl PortState {
             patch_tx: Arc::default(),
             created_ms: now_ms,
         };
-        built.join(port.config.no, &port.config.bundle);
-        port.touch(built);
+        port_views.join(port.config.no, &port.config.bundle);
+        port.touch(port_views);
         port
     }
 
-    fn change(&mut self, config: PortConfig, built: &mut Built) {
+    fn change(&mut self, config: PortConfig, port_views: &mut PortViews) {
         let old = std::mem::replace(&mut self.config, config);
         if old.bundle != self.config.bundle {
-            built.leave(old.no, &old.bundle);
-            built.join(old.no, &self.config.bundle);
+            port_views.leave(old.no, &old.bundle);
+            port_views.join(old.no, &self.config.bundle);
         }
-        self.touch(built);
+        self.touch(port_views);
     }
 
     /// Takes over the forwarding state of its session.
     fn follow_session(&mut self) {
-        self.forwards = self.config.watch.as_ref().is_none_or(Watch::is_forwarding);
+        self.forwards = self.config.bfd.as_ref().is_none_or(BfdPort::is_forwarding);
     }
 
     /// Updates everything that depends on the port's configuration.
-    fn touch(&mut self, built: &mut Built) {
+    fn touch(&mut self, port_views: &mut PortViews) {
         self.follow_session();
         let no = self.config.no;
         match &self.config.target {
-            PortTarget::Patch(_) => built.patches.insert(no),
+            PortTarget::Patch(_) => port_views.patches.insert(no),
             PortTarget::Datapath(_) | PortTarget::Tunnel(_) | PortTarget::Unbound => {
-                built.patches.remove(&no)
+                port_views.patches.remove(&no)
             }
         };
-        built.touch_port(no);
+        port_views.touch_port(no);
     }
 }
 
 impl BridgeState {
     /// Takes over the whole set of bundles.
-    fn set_bundles(&mut self, mut bundles: Vec<BundleConfig>) {
+    fn set_bundles(&mut self, mut bundles: Vec<PortBundleConfig>) {
         bundles.sort_by(|a, b| a.name.cmp(&b.name));
         let old = std::mem::replace(&mut self.bundles, bundles);
         let (mut old, mut new) = (old.iter().peekable(), self.bundles.iter().peekable());
@@ -80,7 +80,7 @@ impl BridgeState {
         {
             let was = old.next_if(|b| b.name == *name);
             if was != new.next_if(|b| b.name == *name) {
-                self.built.touch_bundle(name);
+                self.port_views.touch_bundle(name);
             }
         }
     }
@@ -88,7 +88,7 @@ impl BridgeState {
 
 impl Bridge {
     /// Takes over the whole set of ports and bundles, notifies controllers of changes, and publishes.
-    pub fn set_ports(&self, bundles: Vec<BundleConfig>, ports: Vec<PortConfig>) {
+    pub fn set_ports(&self, bundles: Vec<PortBundleConfig>, ports: Vec<PortConfig>) {
         let now = self.now_ms();
         let mut events = Vec::new();
         let mut left = Vec::new();
@@ -98,7 +98,9 @@ impl Bridge {
             let mut state = self.state.lock();
             state.set_bundles(bundles);
             let BridgeState {
-                ports: there, built, ..
+                ports: there,
+                port_views,
+                ..
             } = &mut *state;
             let numbers: BTreeSet<OfPort> = ports.iter().map(|p| p.no).collect();
             for config in ports {
@@ -107,15 +109,15 @@ impl Bridge {
                     Some(b) if b.config == config => {}
                     Some(b) if b.config.name == config.name => {
                         let was = desc(b);
-                        b.change(config, built);
+                        b.change(config, port_views);
                         events.extend(changed(was, b, None));
                     }
                     _ => {
                         if let Some(replaced) = there.remove(&no) {
-                            built.leave(no, &replaced.config.bundle);
+                            port_views.leave(no, &replaced.config.bundle);
                             events.push(status(PortReason::Delete, &replaced));
                         }
-                        let new = PortState::new(config, now, built);
+                        let new = PortState::new(config, now, port_views);
                         // Two events: the port is added, and then it is live.
                         let mut asleep = desc(&new);
                         asleep.state.remove(OfState::LIVE);
@@ -130,9 +132,9 @@ impl Bridge {
                 there.retain(|no, gone| {
                     let stays = numbers.contains(no);
                     if !stays {
-                        built.leave(*no, &gone.config.bundle);
-                        built.patches.remove(no);
-                        built.touch_port(*no);
+                        port_views.leave(*no, &gone.config.bundle);
+                        port_views.patches.remove(no);
+                        port_views.touch_port(*no);
                         unlearned.extend(self.mac.flush_port(*no));
                         left.push(*no);
                         names.push(gone.config.name.clone());
@@ -192,7 +194,7 @@ impl Bridge {
     /// Adds its patch ports to those of other bridges.
     pub(crate) fn add_patches(&self, ends: &mut PatchEnds) {
         let state = self.state.lock();
-        for no in &state.built.patches {
+        for no in &state.port_views.patches {
             if let Some(port) = state.ports.get(no)
                 && let PortTarget::Patch(peer) = &port.config.target
             {
@@ -244,7 +246,7 @@ impl Bridge {
                 port.config.link_up = link_up;
                 events.extend(changed(before, port, None));
             }
-            state.built.touch_port(pm.port);
+            state.port_views.touch_port(pm.port);
             events
         };
         self.republish();
@@ -286,12 +288,12 @@ impl Bridge {
         state.build(ends);
         let config = &state.config;
         BridgeView {
-            mirrors: state.mirrors(&state.built.places),
+            mirrors: state.mirrors(&state.port_views.places),
             tlv: self.tlv_map(),
             id: self.id,
             name: self.name.clone(),
-            ports: state.built.ports.clone(),
-            bundles: state.built.bundles.clone(),
+            ports: state.port_views.ports.clone(),
+            bundles: state.port_views.bundles.clone(),
             flood_vlans: vlan_set(&config.flood_vlans),
             forward_bpdu: config.forward_bpdu,
             mac: self.mac.clone(),
@@ -322,8 +324,8 @@ fn vlan_set(ids: &[u16]) -> Option<Arc<VlanSet>> {
     (!ids.is_empty()).then(|| Arc::new(VlanSet::from_ids(ids.iter().copied())))
 }
 
-pub(super) fn bundle_view(b: &BundleConfig, ports: Vec<OfPort>) -> Bundle {
-    Bundle {
+pub(super) fn bundle_view(b: &PortBundleConfig, ports: Vec<OfPort>) -> PortBundle {
+    PortBundle {
         name: b.name.clone(),
         vlan_mode: b.vlan_mode,
         tag: b.tag,
@@ -356,7 +358,7 @@ pub(super) fn port_view(p: &PortState, bundle: usize, ends: &PatchEnds) -> PortV
         mtu: p.config.mtu,
         config: bits(p),
         up: p.config.admin_up && p.config.link_up,
-        watch: p.config.watch.clone(),
+        bfd: p.config.bfd.clone(),
         bundle,
         patch_rx: p.patch_rx.clone(),
         patch_tx: p.patch_tx.clone(),

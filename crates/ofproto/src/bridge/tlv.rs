@@ -122,7 +122,7 @@ pub(super) fn options_of(matches: &MiniMatch, set: &InstructionSet) -> u64 {
     found
 }
 
-/// The fields that an action reads or writes.
+/// The fields that an action names to read or write. [`for_each_action`] visits the actions inside it.
 fn fields_of(a: &Action, mut f: impl FnMut(FieldId)) {
     match a {
         Action::SetField { field, .. } | Action::DeleteField(field) => f(*field),
@@ -160,6 +160,49 @@ fn fields_of(a: &Action, mut f: impl FnMut(FieldId)) {
                 }
             }
         }
-        _ => {}
+        // The fields that these write have no tunnel options among them.
+        Action::Output { .. }
+        | Action::OutputTrunc { .. }
+        | Action::Controller(_)
+        | Action::Enqueue { .. }
+        | Action::SetQueue(_)
+        | Action::PopQueue
+        | Action::SetVlanVid { .. }
+        | Action::SetVlanPcp { .. }
+        | Action::PopVlan
+        | Action::StripVlan
+        | Action::PushVlan(_)
+        | Action::SetEthSrc(_)
+        | Action::SetEthDst(_)
+        | Action::SetIpv4Src(_)
+        | Action::SetIpv4Dst(_)
+        | Action::SetIpDscp(_)
+        | Action::SetIpEcn(_)
+        | Action::SetIpTtl(_)
+        | Action::SetL4Src(_)
+        | Action::SetL4Dst(_)
+        | Action::DecTtl(_)
+        | Action::SetMplsLabel(_)
+        | Action::SetMplsTc(_)
+        | Action::SetMplsTtl(_)
+        | Action::DecMplsTtl
+        | Action::PushMpls(_)
+        | Action::PopMpls(_)
+        | Action::SetTunnel(_)
+        | Action::Resubmit { .. }
+        | Action::Group(_)
+        | Action::Meter(_)
+        | Action::Clone(_)
+        | Action::Note(_)
+        | Action::Exit
+        | Action::Conjunction(_)
+        | Action::FinTimeout { .. }
+        | Action::Encap(_)
+        | Action::Decap(_)
+        | Action::DecNshTtl
+        | Action::CtClear
+        | Action::Nat(_)
+        | Action::DebugRecirc
+        | Action::DebugSlow => {}
     }
 }

@@ -5,8 +5,8 @@
 //! flow is also prepared. [`Bundles::expire`] forgets idle bundles. The bytes that one connection may keep
 //! are bounded.
 
-use super::tally::Tally;
-use crate::bridge::{Addition, Bridge, Bundled, Shared};
+use super::flow_mod_counts::FlowModCounts;
+use crate::bridge::{Addition, Bridge, Bundled, SharedByAdditions};
 use heddle_openflow::message::{BundleAdd, BundleCommand, BundleControl, Message};
 use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version, decode};
 use std::cell::Cell;
@@ -113,7 +113,7 @@ struct Bundle {
     opened_by: Box<[u8]>,
     entries: Vec<BundledMessage>,
     messages: Chunks,
-    tally: Tally,
+    counts: FlowModCounts,
 }
 
 /// The bundles of one connection.
@@ -122,9 +122,9 @@ pub(super) struct Bundles {
     open: BTreeMap<u32, Bundle>,
     bytes: usize,
     prepared: usize,
-    shared: Shared,
+    shared: SharedByAdditions,
     /// Messages that the last commit has carried out.
-    done: Tally,
+    done: FlowModCounts,
 }
 
 /// An error about the message at hand, perhaps after one about an earlier message.
@@ -168,9 +168,9 @@ impl Bundles {
                 if bundle.flags != c.flags {
                     return Err(ErrorKind::BundleFailedBadFlags.into());
                 }
-                let tally = bundle.tally;
+                let counts = bundle.counts;
                 commit(cx, bundle)?;
-                self.done = tally;
+                self.done = counts;
                 BundleCommand::CommitReply
             }
             BundleCommand::DiscardRequest => {
@@ -209,7 +209,7 @@ impl Bundles {
             return Err(ErrorKind::BundleFailedBadId);
         };
         bundle.touch(cx.now_ms);
-        bundle.tally.count(&add.message);
+        bundle.counts.count(&add.message);
         let message = bundle.messages.push(whole);
         let addition = match &*add.message {
             Message::FlowMod(fm) if self.prepared < MAX_PREPARED => {
@@ -230,7 +230,7 @@ impl Bundles {
     }
 
     /// The messages of the last commit, if it came after the last call.
-    pub(super) fn take_done(&mut self) -> Tally {
+    pub(super) fn take_done(&mut self) -> FlowModCounts {
         std::mem::take(&mut self.done)
     }
 
@@ -284,7 +284,7 @@ impl Bundles {
             opened_by: opened_by.into(),
             entries: Vec::new(),
             messages: Chunks::default(),
-            tally: Tally::default(),
+            counts: FlowModCounts::default(),
         };
         self.open.insert(id, bundle);
         Ok(())
@@ -295,7 +295,7 @@ impl Bundles {
         self.bytes -= bundle.size.bytes;
         self.prepared -= bundle.size.prepared;
         if self.open.is_empty() {
-            self.shared = Shared::default();
+            self.shared = SharedByAdditions::default();
         }
         Some(bundle)
     }

@@ -1,11 +1,11 @@
 //! Messages to a peer that are no replies: events, flow updates, errors about requests that it left undone.
 
+use super::continuation_signature::Parties;
 use super::monitors::{Monitors, PAUSE_BYTES};
 use super::outbox::Sort;
-use super::seal::Parties;
 use super::session::{MAX_PACKET_INS, Peer};
 use crate::bridge::{Event, PortChanged};
-use crate::event::PacketInEvent;
+use crate::packet_in::PacketInEvent;
 use heddle_openflow::Version;
 use heddle_openflow::message::{AsyncType, FlowUpdate, Message, MpReply, PacketInFormat, PortStatus};
 use std::sync::atomic::Ordering;
@@ -24,12 +24,12 @@ impl Peer {
     }
 
     fn event(&self, event: &Event) {
-        let wants = |ty, reason| self.wishes.lock().wants(self.kind, ty, reason);
+        let wants = |ty, reason| self.settings.lock().wants(self.kind, ty, reason);
         match event {
             Event::PacketIn(p) => self.packet_in(p),
             Event::FlowRemoved(f) if wants(AsyncType::FlowRemoved, f.reason as u8) => {
                 let mut f = (**f).clone();
-                f.nxm = self.wishes.lock().format != PacketInFormat::Standard;
+                f.nxm = self.settings.lock().format != PacketInFormat::Standard;
                 self.notify(&Message::FlowRemoved(Box::new(f)));
             }
             Event::PortStatus(c) if wants(AsyncType::PortStatus, c.status.reason as u8) => {
@@ -73,7 +73,7 @@ impl Peer {
         };
         let reason = u8::from(matches!(**message, Message::MeterMod(_)));
         let wants = self
-            .wishes
+            .settings
             .lock()
             .wants(self.kind, AsyncType::RequestForward, reason);
         if wants {
@@ -98,7 +98,7 @@ impl Peer {
 
     fn packet_in(&self, p: &PacketInEvent) {
         let (version, format) = {
-            let w = self.wishes.lock();
+            let w = self.settings.lock();
             let Some(version) = w.version else { return };
             let wanted = w.wants(self.kind, AsyncType::PacketIn, p.message.reason as u8);
             if !wanted || p.controller_id != w.controller_id {

@@ -1,10 +1,10 @@
 //! Carries out a peer's messages that concern the connection itself. The bridge carries out the others.
 
 use super::bundles::{Context, Failure};
+use super::flow_mod_counts::FlowModCounts;
 use super::outbox::Sort;
 use super::session::Peer;
-use super::tally::Tally;
-use super::wishes::INVALID_TTL;
+use super::settings::INVALID_TTL;
 use crate::blocking::block_in_place;
 use crate::bridge::{Bridge, Monitor, Origin};
 use heddle_openflow::message::{
@@ -41,7 +41,7 @@ impl Peer {
             }
             Message::EchoRequest(data) => self.reply(xid, &Message::EchoReply(data)),
             Message::BarrierRequest => {
-                bridge.confirm();
+                bridge.apply_to_offloaded();
                 self.reply(xid, &Message::BarrierReply);
             }
             Message::GetConfigRequest => self.reply(xid, &Message::GetConfigReply(self.config(version))),
@@ -49,28 +49,28 @@ impl Peer {
                 if self.role() != Role::Secondary {
                     bridge.set_frag_flags(c.flags);
                 }
-                self.wishes.lock().configure(version, &c);
+                self.settings.lock().configure(version, &c);
                 self.manager.update_miss();
             }
             Message::RoleRequest(r) => self.change_role(xid, r)?,
             Message::GetAsyncRequest => {
-                let wanted = self.wishes.lock().wanted;
+                let wanted = self.settings.lock().wanted;
                 self.reply(xid, &Message::GetAsyncReply(wanted));
             }
             Message::SetAsync(update) => {
-                self.wishes.lock().set_async(self.kind, &update);
+                self.settings.lock().set_async(self.kind, &update);
                 self.manager.update_miss();
             }
             Message::SetFlowFormat(_) => {} // each message has a format of its own
-            Message::FlowModTableId(on) => self.wishes.lock().decode.flow_mod_table_id = on,
-            Message::SetPacketInFormat(f) => self.wishes.lock().format = f,
-            Message::SetControllerId(id) => self.wishes.lock().controller_id = id,
+            Message::FlowModTableId(on) => self.settings.lock().decode.flow_mod_table_id = on,
+            Message::SetPacketInFormat(f) => self.settings.lock().format = f,
+            Message::SetControllerId(id) => self.settings.lock().controller_id = id,
             Message::BundleControl(c) => {
                 let (answer, done) = block_in_place(|| {
                     self.with_bundles(version, |b, cx| (b.control(cx, &c, whole), b.take_done()))
                 });
                 let answer = answer?;
-                bridge.confirm();
+                bridge.apply_to_offloaded();
                 self.flow_mods.lock().note(&done, bridge.now_ms());
                 self.reply(xid, &Message::BundleControl(answer));
             }
@@ -97,7 +97,7 @@ impl Peer {
             Message::Unsupported(u) => return Err(u.error.kind.into()),
             other => {
                 self.request(version, xid, &other)?;
-                let mut done = Tally::default();
+                let mut done = FlowModCounts::default();
                 done.count(&other);
                 self.flow_mods.lock().note(&done, bridge.now_ms());
                 if matches!(other, Message::GroupMod(_) | Message::MeterMod(_)) {
@@ -125,7 +125,7 @@ impl Peer {
 
     fn config(&self, version: Version) -> SwitchConfig {
         let mut flags = self.manager.bridge.frag_flags() & ConfigFlags::FRAG_MASK;
-        let w = self.wishes.lock();
+        let w = self.settings.lock();
         let reasons = w.wanted.primary[AsyncType::PacketIn as usize];
         flags.set(
             ConfigFlags::INVALID_TTL_TO_CONTROLLER,
@@ -143,7 +143,7 @@ impl Peer {
         f: impl FnOnce(&mut super::bundles::Bundles, &Context<'_>) -> R,
     ) -> R {
         let bridge: &Bridge = &self.manager.bridge;
-        let decode = self.wishes.lock().decode.clone();
+        let decode = self.settings.lock().decode.clone();
         let cx = Context {
             bridge,
             version,

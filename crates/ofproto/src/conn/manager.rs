@@ -15,11 +15,11 @@ pub struct Manager {
     pub(super) tls: Arc<Tls>,
     /// Connections to controllers are to end.
     pub(super) reconnect: Notify,
-    shared: Mutex<Shared>,
+    shared: Mutex<PeerList>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct PeerList {
     peers: Vec<Weak<Peer>>,
     /// Last generation id of a role request (OpenFlow 1.3 §6.3.6).
     generation: Option<u64>,

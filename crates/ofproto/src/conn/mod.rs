@@ -16,21 +16,21 @@
 //! pieces, or aside.
 
 mod bundles;
+mod continuation_signature;
 mod controllers;
 mod dial;
 mod events;
+mod flow_dump;
+mod flow_mod_counts;
 mod handle;
 mod listen;
-mod long;
 mod manager;
 mod monitors;
 mod multipart;
 mod outbox;
-mod seal;
 mod session;
+mod settings;
 mod stream;
-mod tally;
-mod wishes;
 
 #[cfg(test)]
 mod tests;

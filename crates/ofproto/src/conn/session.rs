@@ -8,12 +8,12 @@
 
 use super::Manager;
 use super::bundles::Bundles;
-use super::long::Dump;
+use super::flow_dump::Dump;
+use super::flow_mod_counts::FlowModReport;
 use super::monitors::Monitors;
 use super::multipart::Multiparts;
 use super::outbox::{Outbox, Outgoing, Sort};
-use super::tally::FlowMods;
-use super::wishes::Wishes;
+use super::settings::PeerSettings;
 use heddle_openflow::message::{AsyncConfig, AsyncType, Hello, Message, PacketInReason, Role};
 use heddle_openflow::text::{Versions, describe};
 use heddle_openflow::{DecodeContext, ErrorKind, Header, OfError, Version};
@@ -41,11 +41,11 @@ pub(super) struct Peer {
     name: String,
     pub(super) kind: Kind,
     pub(super) manager: Arc<Manager>,
-    pub(super) wishes: Mutex<Wishes>,
+    pub(super) settings: Mutex<PeerSettings>,
     pub(super) monitors: Mutex<Monitors>,
     pub(super) bundles: Mutex<Bundles>,
     pub(super) multiparts: Mutex<Multiparts>,
-    pub(super) flow_mods: Mutex<FlowMods>,
+    pub(super) flow_mods: Mutex<FlowModReport>,
     /// The flow dump that is under way.
     pub(super) dump: Mutex<Option<Dump>>,
     pub(super) outbox: Outbox,
@@ -94,7 +94,7 @@ impl Peer {
             id: manager.next_id(),
             name,
             kind,
-            wishes: Mutex::new(Wishes::new(kind)),
+            settings: Mutex::new(PeerSettings::new(kind)),
             monitors: Mutex::default(),
             bundles: Mutex::default(),
             multiparts: Mutex::default(),
@@ -115,13 +115,13 @@ impl Peer {
     }
 
     pub(super) fn version(&self) -> Option<Version> {
-        self.wishes.lock().version
+        self.settings.lock().version
     }
     pub(super) fn role(&self) -> Role {
-        self.wishes.lock().role
+        self.settings.lock().role
     }
     pub(super) fn set_role(&self, role: Role) {
-        self.wishes.lock().role = role;
+        self.settings.lock().role = role;
     }
     pub(super) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
@@ -179,7 +179,7 @@ impl Peer {
 
     /// Whether packets that match nothing go to it (before OpenFlow 1.3 they do).
     pub(super) fn takes_implicit_misses(&self) -> bool {
-        let w = self.wishes.lock();
+        let w = self.settings.lock();
         w.version.is_some() && w.wants(self.kind, AsyncType::PacketIn, PacketInReason::ImplicitMiss as u8)
     }
 
@@ -256,7 +256,7 @@ impl Peer {
     /// Takes one whole message.
     pub(super) fn receive(&self, bytes: &[u8]) -> Next {
         if log::log_enabled!(target: LOG, log::Level::Debug) {
-            let context = self.wishes.lock().decode.clone();
+            let context = self.settings.lock().decode.clone();
             self.log("received", bytes, &context);
         }
         let Some(header) = Header::parse(bytes) else {
@@ -308,7 +308,7 @@ impl Peer {
         log::debug!(target: LOG, "{}: negotiated OpenFlow version {:#04x} (we support {}, peer supports {})",
             self.name, version.wire(), Supported(ours), Supported(theirs));
         {
-            let mut w = self.wishes.lock();
+            let mut w = self.settings.lock();
             w.version = Some(version);
             w.wanted = AsyncConfig::defaults(version);
         }
@@ -324,7 +324,7 @@ impl Peer {
             self.send_error(said, header.xid, &error);
             return;
         }
-        let context = self.wishes.lock().decode.clone();
+        let context = self.settings.lock().decode.clone();
         let _scope = self.manager.bridge.tlv_scope();
         match heddle_openflow::decode(bytes, &context) {
             Ok((_, message)) => self.take(version, header.xid, message, bytes),

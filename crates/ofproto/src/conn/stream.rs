@@ -14,26 +14,26 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-/// Bytes read at once, and written.
-const CHUNK: usize = 64 * 1024;
+/// Bytes that are read or written at once.
+const CHUNK_BYTES: usize = 64 * 1024;
 /// Bytes of messages, some two hundred flow mods, after which other connections' tasks run. While this task's
 /// thread is busy, maybe no thread polls their sockets.
-const TURN: usize = CHUNK / 4;
+const YIELD_BYTES: usize = CHUNK_BYTES / 4;
 /// Time for which the reader polls for a message before it sleeps. A peer that sends a message, waits for the
 /// reply and sends the next one then needs no thread to be woken each time.
-const PROMPT: Duration = Duration::from_micros(100);
-/// Number of reads within [`PROMPT`], one after the other, after which the reader polls.
-const OFTEN: u32 = 2;
+const BUSY_POLL: Duration = Duration::from_micros(100);
+/// Number of consecutive reads that each took less than [`BUSY_POLL`], after which the reader polls.
+const MIN_QUICK_READS: u32 = 2;
 /// Number of reads without a message to the peer after which the reader polls no more. A peer that sends
 /// without waiting is read in larger pieces if the reader sleeps.
-const TURNS: u32 = 3;
+const MAX_READS_WITHOUT_REPLY: u32 = 3;
 /// Time after which a peer that takes no bytes is given up.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval at which the switch's clock is read while a peer is silent.
-const LOOK: Duration = Duration::from_secs(1);
+const CLOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time in which a connection that is to be closed must take its last messages.
-const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
+const LAST_MESSAGES_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug)]
@@ -75,10 +75,10 @@ where
         // Connections that this switch makes are ended by the task that makes them.
         () = peer.manager.reconnect.notified(), if matches!(kind, Kind::Service) => return CloseReason::Closed,
     };
-    // The last words, such as why there is no version in common.
+    // The last messages, such as why there is no version in common.
     peer.outbox.close();
-    let last_words = write(&peer, &mut writer, activity);
-    if timeout(LAST_WORDS_TIMEOUT, last_words).await.is_err() {
+    let last_messages = write(&peer, &mut writer, activity);
+    if timeout(LAST_MESSAGES_TIMEOUT, last_messages).await.is_err() {
         log::debug!(target: "ofproto", "the peer did not take the last messages");
     }
     end
@@ -94,7 +94,7 @@ async fn within<T>(peer: &Peer, wait: Duration, mut reading: Pin<&mut impl Futur
         if left.is_zero() {
             return None;
         }
-        if let Ok(got) = timeout(left.min(LOOK), reading.as_mut()).await {
+        if let Ok(got) = timeout(left.min(CLOCK_INTERVAL), reading.as_mut()).await {
             return Some(got);
         }
     }
@@ -116,28 +116,28 @@ async fn read<R: AsyncRead + Unpin>(
     up: Option<&watch::Sender<Option<Arc<Peer>>>>,
     activity: Option<&Activity>,
 ) -> CloseReason {
-    let mut buffer: Vec<u8> = Vec::with_capacity(CHUNK);
+    let mut buffer: Vec<u8> = Vec::with_capacity(CHUNK_BYTES);
     let mut probed: Option<Instant> = None;
-    let mut turn = 0;
-    let (mut prompt, mut conversing) = (0, 0);
+    let mut bytes_since_yield = 0;
+    let (mut quick_reads, mut reads_left) = (0, 0);
     loop {
         let mut reading = pin!(reader.read_buf(&mut buffer));
-        let asked = Instant::now();
+        let begin = Instant::now();
         let mut got = None;
-        conversing = match peer.outbox.take_added() {
-            true => TURNS,
-            false => conversing.saturating_sub(1),
+        reads_left = match peer.outbox.take_added() {
+            true => MAX_READS_WITHOUT_REPLY,
+            false => reads_left.saturating_sub(1),
         };
-        if conversing > 0 && prompt >= OFTEN {
-            got = soon(reading.as_mut(), asked + PROMPT).await;
+        if reads_left > 0 && quick_reads >= MIN_QUICK_READS {
+            got = busy_poll(reading.as_mut(), begin + BUSY_POLL).await;
         }
         let got = match (got, probe) {
             (Some(got), _) => Ok(got),
             (None, Some(wait)) => within(peer, wait, reading).await.ok_or(()),
             (None, None) => Ok(reading.await),
         };
-        prompt = if asked.elapsed() < PROMPT {
-            OFTEN.min(prompt + 1)
+        quick_reads = if begin.elapsed() < BUSY_POLL {
+            MIN_QUICK_READS.min(quick_reads + 1)
         } else {
             0
         };
@@ -178,9 +178,9 @@ async fn read<R: AsyncRead + Unpin>(
                 peer.outbox.attend();
             }
             at += n;
-            turn += n;
-            if turn >= TURN {
-                turn = 0;
+            bytes_since_yield += n;
+            if bytes_since_yield >= YIELD_BYTES {
+                bytes_since_yield = 0;
                 tokio::task::yield_now().await;
                 peer.outbox.attend();
             }
@@ -194,7 +194,7 @@ async fn read<R: AsyncRead + Unpin>(
 
 /// The output of a future, if it is ready before `end`. Meanwhile this thread runs other tasks, but does not
 /// sleep.
-async fn soon<F: Future>(mut f: Pin<&mut F>, end: Instant) -> Option<F::Output> {
+async fn busy_poll<F: Future>(mut f: Pin<&mut F>, end: Instant) -> Option<F::Output> {
     loop {
         if let Poll::Ready(out) = poll_fn(|cx| Poll::Ready(f.as_mut().poll(cx))).await {
             return Some(out);
@@ -214,7 +214,7 @@ async fn write<W: AsyncWrite + Unpin>(
     activity: Option<&Activity>,
 ) -> CloseReason {
     loop {
-        let list = poll_fn(|cx| peer.outbox.poll_take(CHUNK, cx)).await;
+        let list = poll_fn(|cx| peer.outbox.poll_take(CHUNK_BYTES, cx)).await;
         let joined: Vec<u8>;
         let bytes = match &list[..] {
             [] => return CloseReason::Closed,

@@ -6,7 +6,7 @@
 //!
 //! **Shape.** One thread calls [`Monitor::run`] whenever something is due: at the time that it returns, and
 //! when messages wait. Translation puts messages into rings of their own before any rule sees them
-//! ([`Watch::takes`]), and the thread takes them out. It sends frames by translating an output on the port,
+//! ([`BfdPort::takes`]), and the thread takes them out. It sends frames by translating an output on the port,
 //! and posts the result to a worker without waiting for that. It takes no lock of a bridge and none of the
 //! datapath.
 //!
@@ -30,9 +30,9 @@
 #[cfg(test)]
 mod tests;
 
+use crate::bfd_port::{BfdPort, BfdState, Cookie};
 use crate::dataplane::Dataplane;
 use crate::parts::Part;
-use crate::watch::{Cookie, Shared, Watch};
 use crate::xlate;
 use heddle_bfd::{Config, Now, Session, udp_of};
 use heddle_datapath_api::{
@@ -83,7 +83,7 @@ pub struct WatchedPort {
 struct MonitoredSession {
     port: WatchedPort,
     session: Session,
-    shared: Arc<Shared>,
+    shared: Arc<BfdState>,
     /// When it is to run next, as in `Sessions::due`.
     wake_ms: u64,
     rx_packets: u64,
@@ -177,13 +177,13 @@ impl Monitor {
         name: &str,
         settings: &BTreeMap<String, String>,
         port: WatchedPort,
-    ) -> Option<Watch> {
+    ) -> Option<BfdPort> {
         let config = Config::read(settings);
         self.count_in(|_| true);
         let rx_packets = self.received(&port).unwrap_or(0);
         let now_ms = self.dataplane.now_ms();
         let mut all = self.sessions.lock();
-        let watch = match &config {
+        let bfd_port = match &config {
             None => {
                 if all.remove(name) {
                     self.status_changed.store(true, Relaxed);
@@ -203,12 +203,12 @@ impl Monitor {
         };
         self.n.store(all.by_id.len() as u64, Relaxed);
         drop(all);
-        if watch.is_some()
+        if bfd_port.is_some()
             && let Some(dp) = self.dataplane.engine()
         {
             dp.wake_control();
         }
-        watch
+        bfd_port
     }
 
     /// Ends the session of an interface that has gone.
@@ -268,7 +268,7 @@ impl Monitor {
         // Settles the session once more, with the new state.
         self.with(name, |_| ());
         if done {
-            self.dataplane.wake_settler();
+            self.dataplane.wake_deferred_work();
         }
         done
     }
@@ -277,9 +277,9 @@ impl Monitor {
         let now_ms = self.dataplane.now_ms();
         let mut all = self.sessions.lock();
         let id = *all.by_name.get(name)?;
-        let change = all.settle(id, now_ms, self.dataplane.generations());
+        let change = all.take_over_state(id, now_ms, self.dataplane.generations());
         let result = all.by_id.get_mut(&id).map(f);
-        let change = all.settle(id, now_ms, self.dataplane.generations()) | change;
+        let change = all.take_over_state(id, now_ms, self.dataplane.generations()) | change;
         drop(all);
         self.report(change);
         result
@@ -290,7 +290,7 @@ impl Monitor {
             self.status_changed.store(true, Relaxed);
         }
         if change.moved {
-            self.dataplane.wake_settler();
+            self.dataplane.wake_deferred_work();
         }
     }
 
@@ -491,7 +491,7 @@ impl Sessions {
         port: WatchedPort,
         (now_ms, rx_packets): (u64, u64),
         generations: &Generations,
-    ) -> Watch {
+    ) -> BfdPort {
         let id = match self.by_name.get(name) {
             Some(id) => *id,
             None => self.make(name, config, port.clone(), (now_ms, rx_packets)),
@@ -505,9 +505,9 @@ impl Sessions {
                 e.session.configure(config, now);
             }
         }
-        self.settle(id, now_ms, generations);
+        self.take_over_state(id, now_ms, generations);
         let shared = self.by_id[&id].shared.clone();
-        Watch {
+        BfdPort {
             shared,
             filter: config.filter,
         }
@@ -539,7 +539,7 @@ impl Sessions {
         let entry = MonitoredSession {
             port,
             session: Session::new(name, config, (disc, udp_src), random.hash_one(disc), now),
-            shared: Arc::new(Shared {
+            shared: Arc::new(BfdState {
                 id,
                 forwarding: AtomicBool::new(false),
                 disc,
@@ -568,7 +568,7 @@ impl Sessions {
     }
 
     /// Takes over a session's current state. Translations see it at once.
-    fn settle(&mut self, id: u64, now_ms: u64, generations: &Generations) -> SessionChange {
+    fn take_over_state(&mut self, id: u64, now_ms: u64, generations: &Generations) -> SessionChange {
         let Some(e) = self.by_id.get_mut(&id) else {
             return SessionChange::default();
         };
@@ -668,7 +668,7 @@ impl Sessions {
                 });
             }
             e.session.run(now);
-            change = change | self.settle(id, now_ms, generations);
+            change = change | self.take_over_state(id, now_ms, generations);
         }
         change
     }

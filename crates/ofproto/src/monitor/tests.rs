@@ -1,6 +1,6 @@
 //! Packets of a session, their treatment, and the effect of the session's state.
 
-use crate::watch::{MAX_WAITING_MESSAGES, Shared, Watch};
+use crate::bfd_port::{BfdPort, BfdState, MAX_WAITING_MESSAGES};
 use crate::xlate::tests::lab::{Lab, dp, out};
 use heddle_bfd::Filter;
 use heddle_datapath_api::{Action, Purpose, UpcallKind};
@@ -9,9 +9,9 @@ use heddle_openflow::{Instruction, InstructionSet, Port};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-fn watch(filter: Filter) -> Watch {
-    Watch {
-        shared: Arc::new(Shared {
+fn bfd_port(filter: Filter) -> BfdPort {
+    BfdPort {
+        shared: Arc::new(BfdState {
             id: 7,
             forwarding: false.into(),
             disc: 0x1234_5678,
@@ -36,13 +36,13 @@ fn message() -> FlowKey {
 
 fn takes(filter: Filter, key: &FlowKey) -> bool {
     let (mut mask, mut extra) = (FlowMask::default(), FlowMask::default());
-    let taken = watch(filter).takes(key, &mut mask, &mut extra);
+    let taken = bfd_port(filter).takes(key, &mut mask, &mut extra);
     // A packet with the same bits under the mask is treated alike.
     mask.add(&extra);
     let mut other = *key;
     let ones = other.words_mut().iter_mut().zip(mask.words());
     ones.for_each(|(word, mask)| *word = *word & mask | 0x5555_5555_5555_5555 & !mask);
-    let again = watch(filter).takes(&other, &mut FlowMask::default(), &mut FlowMask::default());
+    let again = bfd_port(filter).takes(&other, &mut FlowMask::default(), &mut FlowMask::default());
     assert_eq!(taken, again, "{filter:?}: {key}");
     taken
 }
@@ -79,8 +79,8 @@ fn messages_are_told_from_other_packets() {
 #[test]
 fn no_rule_sees_a_message() {
     let mut lab = Lab::new(&[4]);
-    let w = watch(Filter::default());
-    lab.bridges[0].watches.insert(Port(1), w);
+    let w = bfd_port(Filter::default());
+    lab.bridges[0].bfd_ports.insert(Port(1), w);
     lab.publish();
     lab.add(
         (0, 0),
@@ -116,7 +116,7 @@ fn no_rule_sees_a_message() {
 fn messages_of_two_sessions_are_not_mixed_up() {
     use heddle_datapath_api::UpcallCookie;
     let of = |id| {
-        let shared = Shared {
+        let shared = BfdState {
             id,
             forwarding: false.into(),
             disc: 0x1234_5678,
@@ -125,7 +125,7 @@ fn messages_of_two_sessions_are_not_mixed_up() {
         };
         let filter = Filter::default();
         UpcallCookie(
-            Watch {
+            BfdPort {
                 shared: Arc::new(shared),
                 filter,
             }
@@ -139,7 +139,7 @@ fn messages_of_two_sessions_are_not_mixed_up() {
 
 #[test]
 fn a_session_has_its_share_of_the_ring_and_no_more() {
-    let w = watch(Filter::default());
+    let w = bfd_port(Filter::default());
     let cookie = w.cookie();
     let admitted = |frame: &[u8]| (0..1000).filter(|_| cookie.admit(frame)).count();
     // From 10.0.0.2 to 10.0.0.1, UDP to port 3784, and a message that is up.
@@ -172,8 +172,8 @@ fn a_session_has_its_share_of_the_ring_and_no_more() {
 #[test]
 fn a_port_is_live_as_its_session_allows() {
     let mut lab = Lab::new(&[4]);
-    let w = watch(Filter::default());
-    lab.bridges[0].watches.insert(Port(2), w.clone());
+    let w = bfd_port(Filter::default());
+    lab.bridges[0].bfd_ports.insert(Port(2), w.clone());
     lab.publish();
     let snapshot = lab.pipeline.snapshot();
     let port = snapshot.bridges[&0].ports.get(&Port(2)).unwrap();

@@ -7,7 +7,6 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::features::Feature;
 use crate::versioned::LATEST;
-use heddle_datapath_api::DropReason;
 use heddle_flow::Vlan;
 use heddle_flow::text::PortNames;
 use heddle_openflow::action::Nat;
@@ -42,20 +41,18 @@ pub(super) fn steps_of(instructions: &[Instruction]) -> SmallVec<[Step<'_>; 8]> 
 
 /// Effect of a step on the rest of its list.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Go {
-    On,
+enum ListStep {
+    Next,
     Stop,
-    /// The list continues, after another list has run.
-    Deeper,
-    /// The list continues with this step when the packet comes back.
-    Again,
-    /// The list continues with the next step when the packet comes back.
-    Done,
+    /// The rest is frozen: the list continues with this step when the packet comes back.
+    FreezeBefore,
+    /// The rest is frozen: the list continues with the next step when the packet comes back.
+    FreezeAfter,
 }
 
-impl Go {
-    fn on(on: bool) -> Self {
-        if on { Go::On } else { Go::Stop }
+impl ListStep {
+    fn next_if(next: bool) -> Self {
+        if next { ListStep::Next } else { ListStep::Stop }
     }
 }
 
@@ -85,7 +82,7 @@ impl Ctx<'_> {
             }
             let last = last && i + 1 == steps.len() && self.at.action_set.is_empty();
             self.report_step(step);
-            let go = match step {
+            let effect = match step {
                 Step::Action(Action::CheckPktLarger(c))
                     if self.at.bridge.features.has(Feature::CheckPktLen) =>
                 {
@@ -97,29 +94,26 @@ impl Ctx<'_> {
                 Step::Instruction(i) => self.instruction(i, last),
                 Step::Unroll { table, cookie } => self.unroll(*table, *cookie),
             };
-            match go {
-                Go::On => {}
-                Go::Stop => break,
-                // The other list has left its own steps; the rest of this list is left at the head of the
-                // loop.
-                Go::Deeper => continue,
-                Go::Again | Go::Done => {
-                    if self.out.error.is_none() && self.rest.freezing {
-                        self.rest
-                            .leave(&self.at, &steps[i + usize::from(go == Go::Done)..]);
-                    }
-                    break;
-                }
+            let first_frozen = match effect {
+                // If a nested list is frozen, the head of the loop freezes the rest of this one.
+                ListStep::Next => continue,
+                ListStep::Stop => break,
+                ListStep::FreezeBefore => i,
+                ListStep::FreezeAfter => i + 1,
+            };
+            if self.out.error.is_none() && self.rest.freezing {
+                self.rest.leave(&self.at, &steps[first_frozen..]);
             }
+            break;
         }
     }
 
-    fn unroll(&mut self, table: u8, cookie: u64) -> Go {
+    fn unroll(&mut self, table: u8, cookie: u64) -> ListStep {
         (self.at.table, self.at.cookie) = (table, cookie);
         self.trace.report(Kind::Thaw, || {
             format!("restored state: table={table}, cookie={}", hex(cookie.into()))
         });
-        Go::On
+        ListStep::Next
     }
 
     fn report_step(&mut self, step: &Step<'_>) {
@@ -145,7 +139,7 @@ impl Ctx<'_> {
         report.add(Kind::Action, text);
     }
 
-    fn instruction(&mut self, i: &Instruction, last: bool) -> Go {
+    fn instruction(&mut self, i: &Instruction, last: bool) -> ListStep {
         match i {
             Instruction::Meter(id) => self.meter(*id),
             // `steps_of` has replaced it by its actions.
@@ -164,13 +158,12 @@ impl Ctx<'_> {
                     last,
                     run: Run::Here,
                 });
-                return Go::Deeper;
             }
         }
-        Go::On
+        ListStep::Next
     }
 
-    fn action(&mut self, action: &Action, last: bool) -> Go {
+    fn action(&mut self, action: &Action, last: bool) -> ListStep {
         match action {
             Action::Output { port, max_len } => self.output(*port, *max_len, true, last),
             Action::OutputTrunc { port, max_len } => self.output_trunc(*port, *max_len, last),
@@ -178,7 +171,7 @@ impl Ctx<'_> {
             Action::Controller(c) if c.pause => {
                 self.rest.pause = Some(c.clone());
                 self.rest.freeze();
-                return Go::Done;
+                return ListStep::FreezeAfter;
             }
             Action::Controller(c) => self.controller(c, reason_of(c.reason)),
             Action::Enqueue { port, queue } => self.enqueue(*port, *queue, last),
@@ -216,7 +209,7 @@ impl Ctx<'_> {
             Action::Move { src, dst } => self.move_field(*src, *dst),
             Action::StackPush(src) => self.stack_push(*src),
             Action::StackPop(dst) => self.stack_pop(*dst),
-            Action::DecTtl(controllers) => return Go::on(self.dec_ttl(controllers)),
+            Action::DecTtl(controllers) => return ListStep::next_if(self.dec_ttl(controllers)),
             Action::SetMplsLabel(label) => {
                 self.flow
                     .set_mpls_bits(&mut self.out.mask, label << 12, lse::LABEL)
@@ -228,7 +221,7 @@ impl Ctx<'_> {
             Action::SetMplsTtl(ttl) => self
                 .flow
                 .set_mpls_bits(&mut self.out.mask, u32::from(*ttl), lse::TTL),
-            Action::DecMplsTtl => return Go::on(self.dec_mpls_ttl()),
+            Action::DecMplsTtl => return ListStep::next_if(self.dec_mpls_ttl()),
             Action::PushMpls(ethertype) => self.push_mpls(*ethertype),
             Action::PopMpls(ethertype) => self.pop_mpls(*ethertype),
             Action::SetTunnel(id) => self.flow.tun_id = *id,
@@ -236,16 +229,13 @@ impl Ctx<'_> {
                 port,
                 table,
                 with_ct_orig,
-            } => {
-                self.resubmit(*port, *table, *with_ct_orig, last);
-                return Go::Deeper;
-            }
+            } => self.resubmit(*port, *table, *with_ct_orig, last),
             Action::Group(id) => {
                 if !self.group(*id, last) {
-                    return Go::Stop;
+                    return ListStep::Stop;
                 }
                 if self.rest.freezing {
-                    return Go::Again;
+                    return ListStep::FreezeBefore;
                 }
             }
             Action::Meter(id) => self.meter(*id),
@@ -254,7 +244,6 @@ impl Ctx<'_> {
                 self.run_on_copy(&steps, last);
             }
             Action::Note(_) => {}
-            Action::Drop => self.out.drop_hint = Some(DropReason::Explicit),
             Action::Exit => self.rest.exit = true,
             Action::Learn(l) => self.learn(l),
             Action::Conjunction(_) => self.report_error(|| "executing no-op conjunction action".to_owned()),
@@ -270,21 +259,21 @@ impl Ctx<'_> {
                 if self.decap(*ty) {
                     // The headers behind it must be parsed.
                     self.rest.freeze();
-                    return Go::Done;
+                    return ListStep::FreezeAfter;
                 }
             }
-            Action::DecNshTtl => return Go::on(self.dec_nsh_ttl()),
+            Action::DecNshTtl => return ListStep::next_if(self.dec_nsh_ttl()),
             Action::Ct(ct) => self.ct(ct, last),
             Action::CtClear => self.ct_clear(),
             // Within `ct`, which emits the address translation.
             Action::Nat(nat) => self.at.ct_nat = Some(Nat::clone(nat)),
             Action::DebugRecirc => {
                 self.rest.freeze();
-                return Go::Done;
+                return ListStep::FreezeAfter;
             }
             Action::DebugSlow => self.out.slow(),
         }
-        Go::On
+        ListStep::Next
     }
 
     fn meter(&mut self, id: u32) {

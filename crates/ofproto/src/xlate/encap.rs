@@ -37,7 +37,7 @@ impl<'w> Ctx<'w> {
     /// changed in ways that setting fields back does not undo. So they run on a copy, unless no action
     /// follows (`last`). The list of actions does not show that: a resubmit, a group or a patch port may lead
     /// to any action.
-    pub(super) fn settle(&mut self, mark: Mark<'w>, last: bool) {
+    pub(super) fn isolate_changes(&mut self, mark: Mark<'w>, last: bool) {
         let restacked = self.out.restacked != mark.restacked;
         let emitted = self.out.actions.get(mark.at..).unwrap_or_default();
         if !last && (restacked || leaves_traces(emitted)) {

@@ -81,7 +81,7 @@ impl Ctx<'_> {
         if self.rest.freezing {
             self.finish_freezing();
         }
-        self.settle(mark, last);
+        self.isolate_changes(mark, last);
         self.at.in_bucket = in_bucket;
         self.flow = flow;
         // An exit of the bucket does not end the list behind the group, nor does an error about the packet's

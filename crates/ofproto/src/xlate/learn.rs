@@ -156,9 +156,9 @@ fn learn_spec(flow: &FlowKey, spec: &LearnSpec, m: &mut Match, actions: &mut Vec
                 m.mask.0.packet_type = u32::MAX;
             }
         }
-        LearnDst::Load(dst) => actions.push(match spec.src {
+        LearnDst::Load(dst) => actions.extend(match spec.src {
             LearnSrc::Field(src) => Action::copied(src, dst, flow),
-            LearnSrc::Value(v) => Action::set(dst, v),
+            LearnSrc::Value(v) => Some(Action::set(dst, v)),
         }),
         LearnDst::Output => {
             if let Some(port) = output_port(value()) {

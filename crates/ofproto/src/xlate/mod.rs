@@ -18,7 +18,6 @@
 
 mod action_set;
 mod actions;
-mod arith;
 mod check_len;
 mod choose;
 mod commit;
@@ -33,6 +32,7 @@ mod flood;
 mod flow;
 mod freeze;
 mod group;
+mod header;
 pub(crate) mod input;
 mod learn;
 pub mod limits;

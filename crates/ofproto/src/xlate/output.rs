@@ -82,7 +82,7 @@ impl Ctx<'_> {
             self.out.actions.pop();
         }
         if into_tunnel {
-            self.settle(mark, last);
+            self.isolate_changes(mark, last);
         }
         self.slow_without_trunc();
     }

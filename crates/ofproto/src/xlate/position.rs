@@ -3,7 +3,7 @@
 use super::limits::MAX_STACK_BYTES;
 use super::recirc::Left;
 use crate::features::Feature;
-use crate::model::{BridgeView, Bundle, Mirror, MirrorOutput, Rule, port_config};
+use crate::model::{BridgeView, Mirror, MirrorOutput, PortBundle, Rule, port_config};
 use heddle_datapath_api::HashAlg;
 use heddle_openflow::Action;
 use heddle_openflow::action::{ControllerAction, Nat};
@@ -92,7 +92,7 @@ impl<'w> Position<'w> {
     pub(super) fn is_flood_vlan(&self, vlan: u16) -> bool {
         self.bridge.flood_vlans.as_ref().is_some_and(|v| v.contains(vlan))
     }
-    pub(super) fn floods(&self, b: &Bundle) -> bool {
+    pub(super) fn floods(&self, b: &PortBundle) -> bool {
         let ports = &self.bridge.ports;
         let quiet = |p| {
             let port = ports.get(p);

@@ -105,7 +105,7 @@ impl<'w> Ctx<'w> {
 
     /// Runs actions, then the action set, on a copy of the packet. Only the emitted actions stay. Steps that
     /// cannot be undone run on a copy that the datapath makes, unless no action follows. Actions of other
-    /// tables and groups are checked after they have run ([`Ctx::settle`]).
+    /// tables and groups are checked after they have run ([`Ctx::isolate_changes`]).
     pub(super) fn run_on_copy(&mut self, steps: &[Step<'_>], last: bool) {
         let in_clone = !last && !steps.iter().all(Step::is_reversible);
         if in_clone {
@@ -134,7 +134,7 @@ impl<'w> Ctx<'w> {
             self.base = mark.base;
             self.wrap(mark.at);
         } else {
-            self.settle(mark, last);
+            self.isolate_changes(mark, last);
         }
     }
 

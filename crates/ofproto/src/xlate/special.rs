@@ -13,9 +13,9 @@ impl Ctx<'_> {
     /// Whether the packet, which came in by `port`, is for the BFD session that monitors the port. If so, it
     /// is handed over, and the translation ends.
     pub(super) fn is_special(&mut self, port: &PortView) -> bool {
-        let Some(watch) = &port.watch else { return false };
+        let Some(bfd) = &port.bfd else { return false };
         let (mask, extra) = self.out.masks();
-        if !watch.takes(&self.flow, mask, extra) {
+        if !bfd.takes(&self.flow, mask, extra) {
             return false;
         }
         self.out.is_bfd = true;
@@ -25,7 +25,7 @@ impl Ctx<'_> {
             self.out.emit(Action::Userspace(Arc::new(Upcall {
                 kind: UpcallKind::SlowPath("bfd"),
                 max_len: MAX_LEN,
-                cookie: UpcallCookie(watch.cookie()),
+                cookie: UpcallCookie(bfd.cookie()),
             })));
         }
         true

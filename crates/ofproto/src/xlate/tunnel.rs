@@ -85,7 +85,7 @@ impl Ctx<'_> {
         self.flow.copy_tunnel(&before);
         (self.flow.packet_type, self.flow.dl_type) = (before.packet_type, before.dl_type);
         (self.flow.dl_src, self.flow.dl_dst) = (before.dl_src, before.dl_dst);
-        self.settle(mark, last);
+        self.isolate_changes(mark, last);
     }
 
     /// Sets the tunnel's fields to what an output to such a port would send, for a sample of it. A datapath

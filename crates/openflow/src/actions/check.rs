@@ -302,7 +302,6 @@ impl Checker<'_> {
             | Action::Controller(_)
             | Action::Group(_)
             | Action::Note(_)
-            | Action::Drop
             | Action::Conjunction(_)
             | Action::Sample(_)
             | Action::CheckPktLarger(_)

@@ -5,7 +5,7 @@ use super::encoder::{Encoded, Encoder, end};
 use super::field::{check_src, from_nxm_ofs, nxm, ofs_nbits};
 use super::nat;
 use super::raw::Raw;
-use super::verify::{Place, verify_actions};
+use super::verify::{ListKind, verify_actions};
 use crate::action::{Action, Ct, CtZone};
 use crate::error::ErrorKind;
 use crate::version::Version;
@@ -39,7 +39,7 @@ pub(super) fn decode(version: Version, mut r: Reader<'_>, depth: u8) -> Result<A
         CtZone::Field(src)
     };
     let actions = decode_list(version, r.0, depth + 1)?;
-    verify_actions(&actions, version, Place::Ct)?;
+    verify_actions(&actions, version, ListKind::Ct)?;
     if flags & COMMIT == 0 && !actions.iter().all(nat::is_bare) {
         return Err(BAD_ARGUMENT);
     }

@@ -5,7 +5,7 @@
 
 use super::field::{Set, check_dst, check_src, from_nxm_ofs, pull_entry, pull_header};
 use super::raw::{Raw, Row, by_number};
-use super::verify::{Place, verify_actions};
+use super::verify::{ListKind, verify_actions};
 use super::{ct, hash, learn, misc, nat};
 use crate::action::{Action, ControllerAction, FieldId, FieldValue, Port, Subfield};
 use crate::error::{ErrorKind, NX_VENDOR, ONF_VENDOR};
@@ -329,7 +329,7 @@ fn decode_one(version: Version, row: &Row, mut r: Reader<'_>, depth: u8) -> Resu
         Raw::Clone => {
             r.skip(6).map_err(bad_len)?;
             let actions = decode_list(version, r.0, depth + 1)?;
-            verify_actions(&actions, version, Place::Nested)?;
+            verify_actions(&actions, version, ListKind::Nested)?;
             Action::Clone(actions)
         }
         Raw::OutputTrunc => misc::decode_output_trunc(r)?,

@@ -425,7 +425,6 @@ impl Encoder {
                 Ok(())
             }
             // A drop is written as no action at all.
-            Action::Drop => Ok(()),
             Action::Exit => self.simple(Raw::Exit, "exit", &[], out),
             Action::Learn(l) => self.learn(l, out),
             Action::Conjunction(c) => self.conjunction(*c, out),

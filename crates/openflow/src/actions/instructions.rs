@@ -2,7 +2,7 @@
 
 use super::decode::{Item, decode_items, decode_list};
 use super::encoder::Encoder;
-use super::verify::{Place, verify_actions, verify_order};
+use super::verify::{ListKind, verify_actions, verify_order};
 use crate::action::{Action, Instruction, InstructionSet, Port};
 use crate::error::{EncodeError, ErrorKind};
 use crate::version::Version;
@@ -42,7 +42,7 @@ pub(crate) fn decode_instructions(version: Version, bytes: &[u8]) -> Result<Inst
     if let Some(mut r) = body(WRITE_ACTIONS) {
         r.skip(4).map_err(short)?;
         let actions = decode_list(version, r.0, 0)?;
-        verify_actions(&actions, version, Place::Set)?;
+        verify_actions(&actions, version, ListKind::Set)?;
         set.push(Instruction::Write(actions));
     }
     if let Some(mut r) = body(WRITE_METADATA) {
@@ -120,7 +120,7 @@ fn apply(version: Version, bytes: &[u8]) -> Result<Vec<Instruction>, ErrorKind> 
             }
         }
     }
-    verify_actions(&actions, version, Place::Top)?;
+    verify_actions(&actions, version, ListKind::Top)?;
     let mut set = Vec::new();
     if !actions.is_empty() || metadata.is_empty() {
         set.push(Instruction::Apply(actions));

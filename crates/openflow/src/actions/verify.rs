@@ -4,9 +4,9 @@ use crate::action::{Action, Instruction, InstructionSet};
 use crate::error::ErrorKind;
 use crate::version::Version;
 
-/// Context of a list of actions.
+/// A kind of list of actions, by where it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum ListKind {
     /// A flow's or packet-out's own list.
     Top,
     /// In `clone`.
@@ -18,8 +18,8 @@ pub(crate) enum Place {
 }
 
 /// Checks a list of actions.
-pub(crate) fn verify_actions(actions: &[Action], version: Version, place: Place) -> Result<(), ErrorKind> {
-    if place == Place::Set {
+pub(crate) fn verify_actions(actions: &[Action], version: Version, kind: ListKind) -> Result<(), ErrorKind> {
+    if kind == ListKind::Set {
         return if actions.iter().all(allowed_in_set) {
             Ok(())
         } else {
@@ -36,9 +36,9 @@ pub(crate) fn verify_actions(actions: &[Action], version: Version, place: Place)
     }
     for a in actions {
         let is_nat = matches!(a, Action::Nat(_));
-        match place {
-            Place::Ct if !is_nat && !writes_ct(a) => return Err(ErrorKind::BadActionBadArgument),
-            Place::Ct => {}
+        match kind {
+            ListKind::Ct if !is_nat && !writes_ct(a) => return Err(ErrorKind::BadActionBadArgument),
+            ListKind::Ct => {}
             _ if is_nat || writes_ct(a) => return Err(ErrorKind::BadActionBadSetArgument),
             _ => {}
         }
@@ -104,7 +104,6 @@ fn allowed_in_set(a: &Action) -> bool {
         | Action::Meter(_)
         | Action::Clone(_)
         | Action::Note(_)
-        | Action::Drop
         | Action::Exit
         | Action::Learn(_)
         | Action::Conjunction(_)

@@ -6,7 +6,9 @@
 //! properties of their own, which other readers skip. Everything is checked again when it comes back: a
 //! controller may send anything.
 
-use crate::actions::{Encoder, Place, decode_instructions, decode_list, encode_instructions, verify_actions};
+use crate::actions::{
+    Encoder, ListKind, decode_instructions, decode_list, encode_instructions, verify_actions,
+};
 use crate::error::{EncodeError, ErrorKind};
 use crate::message::{Continuation, ContinuationStep, StackValue};
 use crate::version::Version;
@@ -187,6 +189,6 @@ fn other_version(body: &[u8]) -> Result<Version, ErrorKind> {
 
 fn read_actions(version: Version, bytes: &[u8]) -> Result<Vec<Action>, ErrorKind> {
     let actions = decode_list(version, bytes, 0)?;
-    verify_actions(&actions, version, Place::Top)?;
+    verify_actions(&actions, version, ListKind::Top)?;
     Ok(actions)
 }

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_of_no_bits_asks_for_nothing() {
+    fn a_mask_of_no_bits_selects_nothing() {
         let mut bytes = Vec::new();
         put(&mut bytes, MARK, &[0, 0, 0, 30]);
         put(&mut bytes, MARK_MASK, &[0; 4]);

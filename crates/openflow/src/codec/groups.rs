@@ -4,7 +4,7 @@
 //! same to 1.0. Bytes that are wrong in several ways get the error that Open vSwitch gives.
 
 use crate::action::Port;
-use crate::actions::{Encoder, Place, decode_list, pull_field_mask, put_field_mask, verify_actions};
+use crate::actions::{Encoder, ListKind, decode_list, pull_field_mask, put_field_mask, verify_actions};
 use crate::error::{EncodeError, ErrorKind};
 use crate::message::{
     BUCKET_ALL, BUCKET_FIRST, BUCKET_LAST, BUCKET_MAX, Bucket, GROUP_ANY, GroupCommand, GroupDesc, GroupMod,
@@ -144,7 +144,7 @@ fn pull_actions(version: Version, bytes: &[u8]) -> Result<Vec<crate::Action>, Er
         return Err(ErrorKind::BadRequestBadLen);
     }
     let actions = decode_list(version, bytes, 0)?;
-    verify_actions(&actions, version, Place::Top)?;
+    verify_actions(&actions, version, ListKind::Top)?;
     Ok(actions)
 }
 

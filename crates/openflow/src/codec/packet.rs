@@ -2,7 +2,7 @@
 
 use super::matches;
 use crate::action::Port;
-use crate::actions::{Encoder, Place, decode_list, verify_actions};
+use crate::actions::{Encoder, ListKind, decode_list, verify_actions};
 use crate::error::{EncodeError, ErrorKind};
 use crate::message::{PacketIn, PacketInFormat, PacketInReason, PacketOut};
 use crate::version::Version;
@@ -239,7 +239,7 @@ pub(super) fn decode_out(version: Version, mut r: Reader<'_>) -> Result<PacketOu
         return Err(ErrorKind::BadRequestBadLen);
     }
     let actions = decode_list(version, r.bytes(actions_len.into())?, 0)?;
-    verify_actions(&actions, version, Place::Top)?;
+    verify_actions(&actions, version, ListKind::Top)?;
     let in_port = key_port(&metadata);
     if in_port > Port::MAX && !matches!(in_port, Port::LOCAL | Port::NONE | Port::CONTROLLER) {
         return Err(ErrorKind::BadRequestBadPort);

@@ -105,7 +105,7 @@ mod tests {
         let middle = StackValue::read(part(FieldId::TunMetadata(a), 8, 200), &key);
         assert_eq!(middle.bytes(), &said[98..123]);
         match Action::copied(all, Subfield::all(FieldId::TunMetadata(b)), &key) {
-            Action::SetTunMetadata(set) => {
+            Some(Action::SetTunMetadata(set)) => {
                 assert_eq!((set.value, set.mask), (said, vec![0xff; 124]));
             }
             other => panic!("{other:?}"),

@@ -4,7 +4,7 @@
 //! which people look for in a log. Names and layout are those of `ovs-ofctl`.
 
 use super::InstructionsText;
-use super::display::format_port;
+use super::format::format_port;
 use crate::DecodeContext;
 use crate::action::{InstructionSet, Port};
 use crate::message::{

@@ -219,7 +219,7 @@ fn action(
         }
         "exit" => Action::Exit,
         _ => match (
-            super::read::extension(name, value, ports, depth),
+            super::parse_extensions::extension(name, value, ports, depth),
             read_port(key, ports),
         ) {
             (Some(extension), _) => extension?,
@@ -279,7 +279,7 @@ fn controller(value: &str) -> Result<Action, String> {
         match key {
             "reason" => {
                 c.reason = (0..=5)
-                    .find(|r| super::display::reason_name(*r).is_some_and(|n| n.eq_ignore_ascii_case(value)))
+                    .find(|r| super::format::reason_name(*r).is_some_and(|n| n.eq_ignore_ascii_case(value)))
                     .ok_or_else(|| format!("unknown reason \"{value}\""))?;
             }
             "max_len" => c.max_len = int(value)?,

@@ -144,7 +144,7 @@ fn serve(
                     continue;
                 }
             };
-            let reply = answer(&m).or_else(|| standard_answer(&m));
+            let reply = answer(&m).or_else(|| standard_reply(&m));
             if let Message::Unsupported(u) = &m {
                 s.write_all(&u.error.encode(version, header.xid)).ok();
             }
@@ -169,7 +169,7 @@ fn table_zero() -> TableFeatures {
 }
 
 /// Reply of any switch to a message.
-fn standard_answer(m: &Message) -> Option<Message> {
+fn standard_reply(m: &Message) -> Option<Message> {
     Some(match m {
         Message::EchoRequest(d) => Message::EchoReply(d.clone()),
         Message::BarrierRequest => Message::BarrierReply,

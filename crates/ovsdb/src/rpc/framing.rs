@@ -15,7 +15,7 @@ use thiserror::Error;
 pub const MAX_DEPTH: usize = 128;
 
 /// Capacity that an empty buffer keeps; after a large message the rest is given back.
-const KEEP_CAPACITY: usize = 256 << 10;
+const RETAINED_BYTES: usize = 256 << 10;
 
 /// The peer does not speak JSON-RPC. The connection has no way to find the next message and must be dropped.
 #[derive(Debug, Error)]
@@ -67,8 +67,8 @@ impl Framer {
         self.buf.drain(..self.start);
         self.scanned -= self.start;
         self.start = 0;
-        if self.buf.is_empty() && self.buf.capacity() > KEEP_CAPACITY {
-            self.buf.shrink_to(KEEP_CAPACITY);
+        if self.buf.is_empty() && self.buf.capacity() > RETAINED_BYTES {
+            self.buf.shrink_to(RETAINED_BYTES);
         }
         self.buf.extend_from_slice(bytes);
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Change of a wait against the last one, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Note {
+pub(super) enum WaitChange {
     /// The wait is the shortest, or as long as the last.
     Nothing,
     /// The wait is longer than the last.
@@ -37,19 +37,19 @@ impl Backoff {
     }
 
     /// The next wait, and its change for the log; the series starts anew after a connection that worked.
-    pub(super) fn next_wait(&mut self, worked: bool) -> (Duration, Note) {
+    pub(super) fn next_wait(&mut self, worked: bool) -> (Duration, WaitChange) {
         let before = self.current;
         self.current = if worked || before < self.min {
             self.min
         } else {
             (before * 2).min(self.max)
         };
-        let note = match self.current {
-            now if now <= before || now == self.min => Note::Nothing,
-            now if now < self.max => Note::Doubled,
-            _ => Note::Longest,
+        let change = match self.current {
+            now if now <= before || now == self.min => WaitChange::Nothing,
+            now if now < self.max => WaitChange::Doubled,
+            _ => WaitChange::Longest,
         };
-        (self.current, note)
+        (self.current, change)
     }
 
     /// The waits no longer grow: further failures are not logged.

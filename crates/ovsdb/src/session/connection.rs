@@ -24,11 +24,11 @@ use crate::schema::{Schema, SchemaError};
 use crate::txn::{OpResult, TxnError};
 
 /// Bytes read at once.
-const CHUNK: usize = 64 << 10;
+const READ_BYTES: usize = 64 << 10;
 
 /// Why a connection, or an attempt, ended.
 #[derive(Debug, Error)]
-pub(super) enum End {
+pub(super) enum CloseReason {
     #[error("the last handle was dropped")]
     Abandoned,
     #[error("connection attempt failed ({})", errno_text(.0))]
@@ -45,21 +45,21 @@ pub(super) enum End {
     Inconsistent(#[from] Inconsistent),
 }
 
-impl From<FrameError> for End {
-    fn from(e: FrameError) -> End {
-        End::Protocol(e.to_string())
+impl From<FrameError> for CloseReason {
+    fn from(e: FrameError) -> CloseReason {
+        CloseReason::Protocol(e.to_string())
     }
 }
 
-impl From<MessageError> for End {
-    fn from(e: MessageError) -> End {
-        End::Protocol(e.to_string())
+impl From<MessageError> for CloseReason {
+    fn from(e: MessageError) -> CloseReason {
+        CloseReason::Protocol(e.to_string())
     }
 }
 
-impl From<SchemaError> for End {
-    fn from(e: SchemaError) -> End {
-        End::Protocol(e.to_string())
+impl From<SchemaError> for CloseReason {
+    fn from(e: SchemaError) -> CloseReason {
+        CloseReason::Protocol(e.to_string())
     }
 }
 
@@ -139,7 +139,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Runs to the end of the connection.
-    pub(super) async fn run(mut self, stream: Box<dyn Stream>) -> End {
+    pub(super) async fn run(mut self, stream: Box<dyn Stream>) -> CloseReason {
         self.request(
             "get_schema",
             serde_json::json!([self.session.shared.db_name]),
@@ -147,7 +147,7 @@ impl<'a> Connection<'a> {
         );
         let (mut reader, mut writer) = tokio::io::split(stream);
         let mut framer = Framer::new(self.session.options.max_message);
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; READ_BYTES];
         loop {
             // While loading, commands are taken only to be refused; later only as far as there is room.
             let take = self.following.is_none()
@@ -157,16 +157,16 @@ impl<'a> Connection<'a> {
             tokio::select! {
                 biased;
                 written = writer.write(self.outbox.unsent()), if !self.outbox.is_empty() => match written {
-                    Ok(0) => return End::Peer,
+                    Ok(0) => return CloseReason::Peer,
                     Ok(n) => self.outbox.advance(n),
-                    Err(e) => return End::Io(e),
+                    Err(e) => return CloseReason::Io(e),
                 },
                 command = self.session.commands.recv(), if take => match command {
                     Some(command) => self.on_command(command),
-                    None => return End::Abandoned,
+                    None => return CloseReason::Abandoned,
                 },
                 read = reader.read(&mut chunk) => match read {
-                    Ok(0) => return End::Peer,
+                    Ok(0) => return CloseReason::Peer,
                     Ok(n) => {
                         framer.push(chunk.get(..n).unwrap_or_default());
                         if let Err(end) = self.drain(&mut framer) {
@@ -174,7 +174,7 @@ impl<'a> Connection<'a> {
                         }
                         self.probe.activity();
                     }
-                    Err(e) => return End::Io(e),
+                    Err(e) => return CloseReason::Io(e),
                 },
                 () = sleep_until(self.probe.deadline), if self.probe.interval.is_some() => {
                     if let Err(end) = self.on_probe() {
@@ -185,11 +185,11 @@ impl<'a> Connection<'a> {
         }
     }
 
-    fn drain(&mut self, framer: &mut Framer) -> Result<(), End> {
+    fn drain(&mut self, framer: &mut Framer) -> Result<(), CloseReason> {
         while let Some(json) = framer.next()? {
             self.on_message(json)?;
             if self.outbox.is_stuck() {
-                return Err(End::Protocol(
+                return Err(CloseReason::Protocol(
                     "the server does not read the replies to its requests".into(),
                 ));
             }
@@ -197,10 +197,10 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    fn on_probe(&mut self) -> Result<(), End> {
+    fn on_probe(&mut self) -> Result<(), CloseReason> {
         let interval = self.probe.interval.unwrap_or_default();
         if self.probe.sent {
-            return Err(End::Probe(interval));
+            return Err(CloseReason::Probe(interval));
         }
         self.request("echo", serde_json::json!([]), Pending::Echo);
         self.probe.sent = true;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::State;
-use super::connection::{Connection, End, Method, Pending};
+use super::SharedState;
+use super::connection::{CloseReason, Connection, Method, Pending};
 use crate::call_error::CallError;
 use crate::replica::{Change, Inconsistent, layouts, monitor_requests, parse_updates, parse_updates2};
 use crate::rpc::{Message, error_reply, reply};
@@ -19,7 +19,7 @@ use crate::value::{excerpt, parse_uuid};
 const MONITOR: &str = "heddle";
 
 impl Connection<'_> {
-    pub(super) fn on_message(&mut self, json: Value) -> Result<(), End> {
+    pub(super) fn on_message(&mut self, json: Value) -> Result<(), CloseReason> {
         match Message::from_json(json)? {
             Message::Request { method, params, id } => {
                 // Section 4.1.11: the server probes as well.
@@ -42,12 +42,12 @@ impl Connection<'_> {
         }
     }
 
-    fn on_reply(&mut self, pending: Pending, outcome: Result<Value, Value>) -> Result<(), End> {
+    fn on_reply(&mut self, pending: Pending, outcome: Result<Value, Value>) -> Result<(), CloseReason> {
         match (pending, outcome) {
             (Pending::Schema, Ok(schema)) => self.on_schema(Schema::from_json(&schema)?),
             (Pending::Schema, Err(e)) => {
                 let db = &self.session.shared.db_name;
-                return Err(End::Protocol(format!(
+                return Err(CloseReason::Protocol(format!(
                     "no schema of database {db}: {}",
                     excerpt(&e)
                 )));
@@ -61,7 +61,9 @@ impl Connection<'_> {
                 let next = match method {
                     Method::CondSince => Method::Cond,
                     Method::Cond => Method::Plain,
-                    Method::Plain => return Err(End::Protocol(format!("monitor refused: {}", excerpt(&e)))),
+                    Method::Plain => {
+                        return Err(CloseReason::Protocol(format!("monitor refused: {}", excerpt(&e))));
+                    }
                 };
                 self.monitor(next, schema);
             }
@@ -73,7 +75,9 @@ impl Connection<'_> {
                     LockState::Contended
                 });
             }
-            (Pending::Lock, Err(e)) => return Err(End::Protocol(format!("lock refused: {}", excerpt(&e)))),
+            (Pending::Lock, Err(e)) => {
+                return Err(CloseReason::Protocol(format!("lock refused: {}", excerpt(&e))));
+            }
             (Pending::Echo, _) => {}
             (Pending::Transact { before, ops, reply }, outcome) => {
                 drop(reply.send(parse_reply(outcome, before, ops)));
@@ -111,7 +115,7 @@ impl Connection<'_> {
         self.request(name, params, Pending::Monitor(method, schema));
     }
 
-    fn on_contents(&mut self, method: Method, schema: Schema, contents: &Value) -> Result<(), End> {
+    fn on_contents(&mut self, method: Method, schema: Schema, contents: &Value) -> Result<(), CloseReason> {
         let layouts = self.session.layouts.clone();
         let (continues, resume, updates) = match method {
             Method::CondSince => match contents.as_array().map(Vec::as_slice) {
@@ -119,7 +123,7 @@ impl Connection<'_> {
                     (*found, transaction_id(last), parse_updates2(updates, &layouts)?)
                 }
                 _ => {
-                    return Err(End::Protocol(format!(
+                    return Err(CloseReason::Protocol(format!(
                         "monitor_cond_since: {}",
                         excerpt(contents)
                     )));
@@ -155,7 +159,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn on_notification(&mut self, method: &str, params: &[Value]) -> Result<(), End> {
+    fn on_notification(&mut self, method: &str, params: &[Value]) -> Result<(), CloseReason> {
         match (method, params) {
             ("update", [id, updates]) => self.on_update(Method::Plain, id, None, updates),
             ("update2", [id, updates]) => self.on_update(Method::Cond, id, None, updates),
@@ -171,7 +175,7 @@ impl Connection<'_> {
                 self.set_lock(LockState::Contended);
                 Ok(())
             }
-            ("monitor_canceled", _) => Err(End::Protocol("the server canceled the monitor".into())),
+            ("monitor_canceled", _) => Err(CloseReason::Protocol("the server canceled the monitor".into())),
             _ => {
                 log::debug!("notification {method:.40} passed over");
                 Ok(())
@@ -185,9 +189,9 @@ impl Connection<'_> {
         id: &Value,
         last: Option<Uuid>,
         updates: &Value,
-    ) -> Result<(), End> {
+    ) -> Result<(), CloseReason> {
         if id != MONITOR || self.following != Some(method) {
-            return Err(End::Protocol(format!(
+            return Err(CloseReason::Protocol(format!(
                 "update for no monitor of ours: {}",
                 excerpt(id)
             )));
@@ -218,7 +222,7 @@ impl Connection<'_> {
     }
 }
 
-fn log_changes(state: &mut State, changes: Vec<Change>) {
+fn log_changes(state: &mut SharedState, changes: Vec<Change>) {
     if !changes.is_empty() {
         state.log.push(state.db.seqno(), changes);
     }

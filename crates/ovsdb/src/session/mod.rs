@@ -37,19 +37,19 @@ use crate::options::Options;
 use crate::replica::{ChangeLog, Db, Layout, MonitorSpec};
 use crate::status::{ConnState, LockState, Status};
 use crate::txn::{OpResult, TxnError};
-use backoff::{Backoff, Note};
-use connection::{Connection, End};
+use backoff::{Backoff, WaitChange};
+use connection::{CloseReason, Connection};
 
-/// State that all handles and the task share.
+/// SharedState that all handles and the task share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) db_name: String,
     pub(crate) lock_name: Option<String>,
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<SharedState>,
 }
 
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct SharedState {
     pub(crate) db: Arc<Db>,
     pub(crate) status: Status,
     pub(crate) log: ChangeLog,
@@ -57,7 +57,7 @@ pub(crate) struct State {
 
 impl Shared {
     pub(crate) fn new(db_name: &str, options: &Options) -> Shared {
-        let state = State {
+        let state = SharedState {
             db: Arc::new(Db::default()),
             status: Status::new(),
             log: ChangeLog::new(options.change_log),
@@ -145,7 +145,7 @@ impl Session {
             let Ok(end) = self.attempt(&remote, &backoff).await else {
                 return;
             };
-            if matches!(end, End::Abandoned) {
+            if matches!(end, CloseReason::Abandoned) {
                 return;
             }
             let was_connected = self.shared.state.lock().status.is_connected();
@@ -156,14 +156,14 @@ impl Session {
             if !was_connected {
                 turn += 1;
             }
-            let (wait, note) = backoff.next_wait(worked);
-            match note {
-                Note::Nothing => {}
-                Note::Doubled => {
+            let (wait, change) = backoff.next_wait(worked);
+            match change {
+                WaitChange::Nothing => {}
+                WaitChange::Doubled => {
                     let seconds = wait.as_secs_f64();
                     log::info!(target: "reconnect", "{remote}: waiting {seconds} seconds before reconnect");
                 }
-                Note::Longest => log::info!(
+                WaitChange::Longest => log::info!(
                     target: "reconnect",
                     "{remote}: continuing to reconnect in the background but suppressing further logging"
                 ),
@@ -175,7 +175,7 @@ impl Session {
     }
 
     /// One connection from its attempt to its end.
-    async fn attempt(&mut self, remote: &Active, backoff: &Backoff) -> Result<End, Abandoned> {
+    async fn attempt(&mut self, remote: &Active, backoff: &Backoff) -> Result<CloseReason, Abandoned> {
         self.publish(|state| state.status.conn = ConnState::Connecting);
         if !backoff.is_quiet() {
             log::info!(target: "reconnect", "{remote}: connecting...");
@@ -192,37 +192,39 @@ impl Session {
         };
         let stream = match stream {
             Ok(Ok(stream)) => stream,
-            Ok(Err(e)) => return Ok(End::NoConnection(e)),
-            Err(_) => return Ok(End::NoConnection(io::ErrorKind::TimedOut.into())),
+            Ok(Err(e)) => return Ok(CloseReason::NoConnection(e)),
+            Err(_) => return Ok(CloseReason::NoConnection(io::ErrorKind::TimedOut.into())),
         };
         log::info!(target: "reconnect", "{remote}: connected");
         self.publish(|state| state.status.conn = ConnState::Loading);
         Ok(Connection::new(self, remote).run(stream).await)
     }
 
-    fn report_end(&mut self, remote: &Active, end: &End, backoff: &Backoff) {
+    fn report_end(&mut self, remote: &Active, end: &CloseReason, backoff: &Backoff) {
         match end {
-            End::Abandoned => {}
-            End::NoConnection(_) if backoff.is_quiet() => {}
-            End::NoConnection(e) if e.kind() == io::ErrorKind::TimedOut => {
+            CloseReason::Abandoned => {}
+            CloseReason::NoConnection(_) if backoff.is_quiet() => {}
+            CloseReason::NoConnection(e) if e.kind() == io::ErrorKind::TimedOut => {
                 log::info!(target: "reconnect", "{remote}: connection attempt timed out");
             }
-            End::NoConnection(e) => {
+            CloseReason::NoConnection(e) => {
                 log::info!(target: "reconnect", "{remote}: connection attempt failed ({})", errno_text(e));
             }
-            End::Peer => log::info!(target: "reconnect", "{remote}: connection closed by peer"),
-            End::Io(e) => log::warn!(target: "reconnect", "{remote}: connection dropped ({})", errno_text(e)),
-            End::Probe(after) => log::error!(
+            CloseReason::Peer => log::info!(target: "reconnect", "{remote}: connection closed by peer"),
+            CloseReason::Io(e) => {
+                log::warn!(target: "reconnect", "{remote}: connection dropped ({})", errno_text(e))
+            }
+            CloseReason::Probe(after) => log::error!(
                 target: "reconnect",
                 "{remote}: no response to inactivity probe after {} seconds, disconnecting",
                 after.as_secs_f64()
             ),
-            End::Protocol(why) => log::warn!("{remote}: disconnecting: {why}"),
-            End::Inconsistent(why) => {
+            CloseReason::Protocol(why) => log::warn!("{remote}: disconnecting: {why}"),
+            CloseReason::Inconsistent(why) => {
                 log::warn!("{remote}: disconnecting to load the contents anew: {why}");
             }
         }
-        if matches!(end, End::Inconsistent(_)) {
+        if matches!(end, CloseReason::Inconsistent(_)) {
             self.resume = None;
         }
         self.publish(|state| {
@@ -243,7 +245,7 @@ impl Session {
     }
 
     /// Changes the shared state and wakes the handles.
-    fn publish<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn publish<T>(&self, change: impl FnOnce(&mut SharedState) -> T) -> T {
         let out = change(&mut self.shared.state.lock());
         self.waker.send_modify(|()| ());
         out

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 /// No request is taken while more than this waits to be sent.
-const SOFT: usize = 4 << 20;
+const MAX_BYTES_BEFORE_REQUEST: usize = 4 << 20;
 /// A server that lets more than this wait does not read, and is dropped: replies to its echoes must not fill
 /// memory.
-const HARD: usize = 64 << 20;
+const MAX_UNSENT_BYTES: usize = 64 << 20;
 
 /// A queue of encoded messages.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Outbox {
         if self.sent == self.buf.len() {
             self.sent = 0;
             self.buf.clear();
-            self.buf.shrink_to(SOFT);
+            self.buf.shrink_to(MAX_BYTES_BEFORE_REQUEST);
         }
     }
 
@@ -47,11 +47,11 @@ impl Outbox {
 
     /// Whether a request may be added.
     pub(super) fn has_room(&self) -> bool {
-        self.unsent().len() < SOFT
+        self.unsent().len() < MAX_BYTES_BEFORE_REQUEST
     }
 
     /// Whether the server has stopped reading.
     pub(super) fn is_stuck(&self) -> bool {
-        self.unsent().len() > HARD
+        self.unsent().len() > MAX_UNSENT_BYTES
     }
 }

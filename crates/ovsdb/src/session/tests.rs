@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::backoff::{Backoff, Note};
+use super::backoff::{Backoff, WaitChange};
 use super::outbox::Outbox;
 
 #[test]
@@ -13,16 +13,16 @@ fn waits_double_and_start_anew() {
     let mut backoff = Backoff::new(seconds(1), seconds(8));
     let waits: Vec<_> = (0..6).map(|_| backoff.next_wait(false)).collect();
     let expected = [
-        (1, Note::Nothing),
-        (2, Note::Doubled),
-        (4, Note::Doubled),
-        (8, Note::Longest),
-        (8, Note::Nothing),
-        (8, Note::Nothing),
+        (1, WaitChange::Nothing),
+        (2, WaitChange::Doubled),
+        (4, WaitChange::Doubled),
+        (8, WaitChange::Longest),
+        (8, WaitChange::Nothing),
+        (8, WaitChange::Nothing),
     ];
-    assert_eq!(waits, expected.map(|(s, note)| (seconds(s), note)));
+    assert_eq!(waits, expected.map(|(s, change)| (seconds(s), change)));
     assert!(backoff.is_quiet());
-    assert_eq!(backoff.next_wait(true), (seconds(1), Note::Nothing));
+    assert_eq!(backoff.next_wait(true), (seconds(1), WaitChange::Nothing));
     assert!(!backoff.is_quiet());
     // A largest wait below the least one is a mistake that costs nothing.
     let mut odd = Backoff::new(seconds(2), seconds(1));

@@ -50,22 +50,22 @@ impl Columns {
 
 /// Condition on the rows of an operation (`<condition>*`, RFC 7047 section 5.1).
 #[derive(Clone, Debug)]
-pub struct Where(Vec<(String, &'static str, Datum)>);
+pub struct Condition(Vec<(String, &'static str, Datum)>);
 
-impl Where {
+impl Condition {
     /// Every row of the table.
-    pub fn all() -> Where {
-        Where(Vec::new())
+    pub fn all() -> Condition {
+        Condition(Vec::new())
     }
 
     /// Rows whose column is exactly this value.
-    pub fn equals(column: &str, value: impl Into<Datum>) -> Where {
-        Where::all().and(column, "==", value)
+    pub fn equals(column: &str, value: impl Into<Datum>) -> Condition {
+        Condition::all().and(column, "==", value)
     }
 
     /// Adds a condition; `function` is one of `<`, `<=`, `==`, `!=`, `>=`, `>`, `includes`, `excludes`.
     #[must_use]
-    pub fn and(mut self, column: &str, function: &'static str, value: impl Into<Datum>) -> Where {
+    pub fn and(mut self, column: &str, function: &'static str, value: impl Into<Datum>) -> Condition {
         self.0.push((column.to_string(), function, value.into()));
         self
     }
@@ -78,27 +78,27 @@ impl Where {
     }
 }
 
-impl From<Uuid> for Where {
-    fn from(uuid: Uuid) -> Where {
-        Where::equals("_uuid", uuid)
+impl From<Uuid> for Condition {
+    fn from(uuid: Uuid) -> Condition {
+        Condition::equals("_uuid", uuid)
     }
 }
 
-impl From<&Row> for Where {
-    fn from(row: &Row) -> Where {
-        Where::from(row.uuid())
+impl From<&Row> for Condition {
+    fn from(row: &Row) -> Condition {
+        Condition::from(row.uuid())
     }
 }
 
-impl From<&Arc<Row>> for Where {
-    fn from(row: &Arc<Row>) -> Where {
-        Where::from(row.uuid())
+impl From<&Arc<Row>> for Condition {
+    fn from(row: &Arc<Row>) -> Condition {
+        Condition::from(row.uuid())
     }
 }
 
-impl From<&Inserted> for Where {
-    fn from(row: &Inserted) -> Where {
-        Where::equals("_uuid", row.reference())
+impl From<&Inserted> for Condition {
+    fn from(row: &Inserted) -> Condition {
+        Condition::equals("_uuid", row.reference())
     }
 }
 
@@ -235,7 +235,7 @@ impl Txn {
     }
 
     /// Sets columns of rows. Without columns nothing is added.
-    pub fn update(&mut self, table: &str, rows: impl Into<Where>, columns: Columns) {
+    pub fn update(&mut self, table: &str, rows: impl Into<Condition>, columns: Columns) {
         if columns.is_empty() {
             return;
         }
@@ -249,7 +249,7 @@ impl Txn {
     pub fn mutate(
         &mut self,
         table: &str,
-        rows: impl Into<Where>,
+        rows: impl Into<Condition>,
         mutations: impl IntoIterator<Item = Mutation>,
     ) {
         let mut list = Vec::new();
@@ -266,14 +266,14 @@ impl Txn {
     }
 
     /// Deletes rows.
-    pub fn delete(&mut self, table: &str, rows: impl Into<Where>) {
+    pub fn delete(&mut self, table: &str, rows: impl Into<Condition>) {
         let rows = self.condition(table, rows.into());
         self.ops
             .push(json!({"op": "delete", "table": table, "where": rows}));
     }
 
     /// Reads rows; `None` for all columns. See [`OpResult::rows`].
-    pub fn select(&mut self, table: &str, rows: impl Into<Where>, columns: Option<&[&str]>) {
+    pub fn select(&mut self, table: &str, rows: impl Into<Condition>, columns: Option<&[&str]>) {
         let rows = self.condition(table, rows.into());
         let mut op = json!({"op": "select", "table": table, "where": rows});
         if let (Some(columns), Some(op)) = (columns, op.as_object_mut()) {
@@ -287,7 +287,7 @@ impl Txn {
     pub fn wait(
         &mut self,
         table: &str,
-        rows: impl Into<Where>,
+        rows: impl Into<Condition>,
         until: WaitUntil,
         expected: &[Columns],
         timeout: Duration,
@@ -338,7 +338,7 @@ impl Txn {
         }
     }
 
-    fn condition(&mut self, table: &str, rows: Where) -> Value {
+    fn condition(&mut self, table: &str, rows: Condition) -> Value {
         for (column, _, value) in &rows.0 {
             self.check(table, column, value);
         }

@@ -7,7 +7,7 @@ mod outcome;
 #[cfg(test)]
 mod tests;
 
-pub use build::{Columns, Inserted, Mutation, Mutator, Txn, WaitUntil, Where};
+pub use build::{Columns, Condition, Inserted, Mutation, Mutator, Txn, WaitUntil};
 pub use desired::Refused;
 pub(crate) use outcome::parse_reply;
 pub use outcome::{OpResult, TxnError};

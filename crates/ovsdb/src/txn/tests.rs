@@ -28,7 +28,7 @@ fn operations_as_rfc_7047_writes_them() {
         )],
     );
     txn.mutate("Bridge", row, []);
-    txn.delete("Port", Where::all().and("tag", ">", 4_i64));
+    txn.delete("Port", Condition::all().and("tag", ">", 4_i64));
     txn.wait(
         "Bridge",
         row,
@@ -38,7 +38,7 @@ fn operations_as_rfc_7047_writes_them() {
     );
     txn.comment("n\0te");
     txn.abort();
-    txn.select("Bridge", Where::all(), None);
+    txn.select("Bridge", Condition::all(), None);
     let (params, before) = txn.into_params("D", Some("l")).unwrap();
     assert_eq!(before, 1);
     let expected = json!(["D",
@@ -68,7 +68,7 @@ fn what_cannot_be_sent_is_not() {
         other => panic!("{other:?}"),
     }
     let mut txn = Txn::new();
-    txn.delete("T", Where::equals("c", "\0"));
+    txn.delete("T", Condition::equals("c", "\0"));
     assert!(params(txn, None).is_err());
     let mut txn = Txn::new();
     txn.assert_lock();

@@ -47,7 +47,7 @@ pub(crate) async fn until_n(client: &Client, n: i64) {
 
 pub(crate) async fn loading(script: &Script) -> Peer {
     let mut peer = script.accept().await;
-    peer.answer("get_schema", schema()).await;
+    peer.reply("get_schema", schema()).await;
     peer
 }
 
@@ -134,7 +134,7 @@ impl Peer {
     }
 
     /// Replies to the next request, which must be `method`.
-    pub(crate) async fn answer(&mut self, method: &str, result: Value) -> Vec<Value> {
+    pub(crate) async fn reply(&mut self, method: &str, result: Value) -> Vec<Value> {
         let (params, id) = self.expect(method).await;
         self.send(&reply(id, result)).await;
         params

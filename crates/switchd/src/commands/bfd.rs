@@ -18,18 +18,18 @@ pub(super) fn register(c: &Commands<'_>) {
         (1, 2),
         |s, args| {
             let monitor = s.ofproto.monitor();
-            let wish = args.last().map_or("", |a| a);
-            let wish = match wish.to_ascii_lowercase().as_str() {
+            let forced = args.last().map_or("", |a| a);
+            let forced = match forced.to_ascii_lowercase().as_str() {
                 "true" => Some(true),
                 "false" => Some(false),
                 "normal" => None,
                 _ => return Err("unknown fault string".into()),
             };
             match args {
-                [name, _] if !monitor.force(name, wish) => return Err("no such BFD object".into()),
+                [name, _] if !monitor.force(name, forced) => return Err("no such BFD object".into()),
                 [_, _] => {}
                 _ => monitor.names().iter().for_each(|name| {
-                    monitor.force(name, wish);
+                    monitor.force(name, forced);
                 }),
             }
             s.sessions_changed.notify_one();

@@ -5,6 +5,7 @@ mod args;
 mod bfd;
 mod bridge;
 mod ct;
+mod diagnostics;
 mod dpctl;
 mod dpctl_change;
 mod dpif;
@@ -25,7 +26,6 @@ mod trace;
 mod tunnels;
 mod upcall;
 mod variants;
-mod watch;
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     tunnels::register(&commands);
     upcall::register(&commands);
     variants::register(&commands);
-    watch::register(&commands);
+    diagnostics::register(&commands);
     if ctx.options.dummy.is_some() {
         dummy::register(&commands);
         time::register(&commands);

@@ -67,7 +67,7 @@ fn no_such(args: &[&str], all: &str, why: &str) -> Reply {
     }
 }
 
-/// The bucket, of a bond's 256, of a sender's packets of a VLAN.
+/// Returns the bucket (0 to 255) into which a bond hashes packets with this source address and VLAN.
 fn bond_hash(args: &[&str]) -> Reply {
     let number = |i: usize, why: &str| match args.get(i) {
         None => Ok(0),

@@ -11,7 +11,7 @@ use super::reconciler::{Due, Reconciler};
 use super::{links, writeback};
 use crate::context::Context;
 use crate::metrics::EndPoints;
-use crate::switch::{Switch, Wish};
+use crate::switch::{DeviceReadRequest, Switch};
 use heddle_daemon::dirs;
 
 /// The interval at which devices are read without a notice.
@@ -116,8 +116,8 @@ impl<'a> Driver<'a> {
                 filters.put_back(ifindex);
             }
         });
-        let mut wishes = self.switch.take_wishes().context("two reconcilers")?;
-        let mut answer: Vec<Wish> = Vec::new();
+        let mut requests = self.switch.take_device_reads().context("two reconcilers")?;
+        let mut waiting_callers: Vec<DeviceReadRequest> = Vec::new();
         let mut refresh = tokio::time::interval(REFRESH);
         refresh.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -129,9 +129,9 @@ impl<'a> Driver<'a> {
                 () = switch.ports_changed.notified() => self.due.refresh = true,
                 // Due sessions are found below.
                 () = switch.sessions_changed.notified() => {}
-                Some(wish) = wishes.recv() => {
+                Some(request) = requests.recv() => {
                     self.due.refresh = true;
-                    answer.push(wish);
+                    waiting_callers.push(request);
                 }
                 result = finished(&mut self.pending) => self.sent(result),
                 () = tokio::time::sleep_until(self.not_before), if waiting => {}
@@ -141,8 +141,8 @@ impl<'a> Driver<'a> {
                 self.step(batch).await?;
             }
             // The send fails if the caller has stopped waiting.
-            for wish in answer.drain(..) {
-                let _ = wish.try_send(());
+            for request in waiting_callers.drain(..) {
+                let _ = request.try_send(());
             }
         }
     }

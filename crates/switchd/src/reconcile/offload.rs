@@ -18,7 +18,7 @@ use super::taps::Taps;
 use crate::switch::Switch;
 
 /// The time for which flows of an earlier daemon are kept, unless a controller confirms others before.
-const KEPT: Duration = Duration::from_secs(10);
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The offload as it is set up.
 #[derive(Default)]
@@ -105,7 +105,7 @@ impl Offloading {
         ports.sort_by_key(|p| p.no);
         offload.set_ports(&ports);
         offload.hold_adopted(globals.restore_wait);
-        if !globals.restore_wait && self.began.is_some_and(|began| began.elapsed() >= KEPT) {
+        if !globals.restore_wait && self.began.is_some_and(|began| began.elapsed() >= CONFIRM_TIMEOUT) {
             self.began = None;
             offload.drop_adopted();
         }

@@ -31,11 +31,11 @@ pub(in crate::bridge) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
         admin_up: true,
         link_up: true,
         speed_bps: 0,
-        watch: None,
+        bfd: None,
     });
-    let bundles = (1..10).map(|n| BundleConfig {
+    let bundles = (1..10).map(|n| PortBundleConfig {
         name: format!("p{n}"),
-        ..BundleConfig::default()
+        ..PortBundleConfig::default()
     });
     bridge.set_ports(bundles.collect(), ports.collect());
     (of, bridge)

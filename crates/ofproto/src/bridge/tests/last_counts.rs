@@ -85,7 +85,7 @@ fn removal_messages_count_all_packets_of_rules() {
         let sink: Arc<dyn EventSink> = traffic.clone();
         bridge.subscribe(&sink);
         of.clock().warp(1001);
-        while bridge.tick().expired > 0 {
+        while bridge.tick() > 0 {
             of.clock().warp(1001);
         }
         let reported = traffic.reported.lock();

@@ -66,12 +66,12 @@ fn what_is_left_is_done_by_who_waits_for_it() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     let ready = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
-        let settler = scope.spawn(|| {
-            l.of.settle();
+        let control_thread = scope.spawn(|| {
+            l.of.do_deferred_work();
             ready.wait();
             while !stop.load(Ordering::Relaxed) {
                 std::thread::park();
-                l.of.settle();
+                l.of.do_deferred_work();
             }
         });
         ready.wait();
@@ -84,7 +84,7 @@ fn what_is_left_is_done_by_who_waits_for_it() {
             std::thread::yield_now();
         }
         stop.store(true, Ordering::Relaxed);
-        settler.thread().unpark();
+        control_thread.thread().unpark();
     });
     assert!(there(), "nobody has done it");
     // A flow that is there is refreshed, whichever thread holds the lock.
@@ -98,11 +98,11 @@ fn what_is_left_is_done_by_who_waits_for_it() {
 fn a_worker_does_not_wait_for_who_tends_tables() {
     let l = lab(secure());
     let flow = Arc::new(flow_mod(FlowModCommand::ModifyStrict, nw_dst(1, 32), 7, 1));
-    let tending = l.bridge.tending.read();
+    let tables_in_use = l.bridge.tables_in_use.read();
     assert_eq!(l.bridge.learn(&flow, 0), Learned::Later);
     // Control threads do not keep each other out.
-    l.bridge.settle();
-    drop(tending);
+    l.bridge.do_deferred_work();
+    drop(tables_in_use);
     assert_eq!(l.bridge.learn(&flow, 0), Learned::Yes(true));
 }
 

@@ -1,6 +1,6 @@
 //! Many ports: a change of one port costs about the same as on a small bridge.
 
-use super::super::{BundleConfig, PortConfig, PortTarget};
+use super::super::{PortBundleConfig, PortConfig, PortTarget};
 use super::{Lab, lab, secure};
 use crate::model::{PortView, Snapshot};
 use heddle_datapath_api::PortNo;
@@ -13,11 +13,11 @@ fn name(no: u32) -> String {
     format!("p{no:05}")
 }
 
-fn bundle(no: u32) -> BundleConfig {
-    BundleConfig {
+fn bundle(no: u32) -> PortBundleConfig {
+    PortBundleConfig {
         name: name(no),
         trunks: vec![1, 2, 3],
-        ..BundleConfig::default()
+        ..PortBundleConfig::default()
     }
 }
 
@@ -32,7 +32,7 @@ fn port(no: u32) -> PortConfig {
         admin_up: true,
         link_up: true,
         speed_bps: 0,
-        watch: None,
+        bfd: None,
     }
 }
 
@@ -99,7 +99,7 @@ proptest! {
             let names: BTreeSet<u32> = step.values().map(|(member_of, _)| *member_of).collect();
             // Bundles of the highest number have another trunk with each step.
             let trunk = u16::try_from(step.len()).unwrap();
-            let bundles = names.into_iter().map(|n| BundleConfig {
+            let bundles = names.into_iter().map(|n| PortBundleConfig {
                 trunks: if n == 7 { vec![trunk] } else { vec![] },
                 ..bundle(n)
             });

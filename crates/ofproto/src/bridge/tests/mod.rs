@@ -268,7 +268,7 @@ fn timeouts_expire_with_their_reason() {
     fm.idle_timeout = 5;
     l.add(&fm).expect("idle");
     clock.warp(4_999);
-    assert_eq!(l.bridge.tick().expired, 0);
+    assert_eq!(l.bridge.tick(), 0);
     let busy =
         l.bridge.tables[0]
             .rules
@@ -279,9 +279,9 @@ fn timeouts_expire_with_their_reason() {
         .counted()
         .add(1, 60, clock.now_ms(), 0);
     clock.warp(4_000);
-    assert_eq!(l.bridge.tick().expired, 0, "a packet kept it alive");
+    assert_eq!(l.bridge.tick(), 0, "a packet kept it alive");
     clock.warp(1_002);
-    assert_eq!(l.bridge.tick().expired, 2);
+    assert_eq!(l.bridge.tick(), 2);
     let mut got = l.removed();
     got.sort_by_key(|g| g.0);
     assert_eq!(
@@ -369,9 +369,9 @@ fn a_full_table_refuses_or_evicts() {
 fn every_request_gets_a_reply() {
     let l = lab(BridgeConfig::default());
     l.bridge.set_ports(
-        vec![BundleConfig {
+        vec![PortBundleConfig {
             name: "p1".into(),
-            ..BundleConfig::default()
+            ..PortBundleConfig::default()
         }],
         vec![port(1, "p1")],
     );
@@ -422,16 +422,16 @@ pub(super) fn port(no: u32, name: &str) -> PortConfig {
         admin_up: true,
         link_up: true,
         speed_bps: 0,
-        watch: None,
+        bfd: None,
     }
 }
 
 #[test]
 fn ports_come_change_and_go_with_events() {
     let l = lab(secure());
-    let bundle = |n: &str| BundleConfig {
+    let bundle = |n: &str| PortBundleConfig {
         name: n.into(),
-        ..BundleConfig::default()
+        ..PortBundleConfig::default()
     };
     l.bridge.set_ports(vec![bundle("p1")], vec![port(1, "p1")]);
     l.bridge.set_ports(vec![bundle("p1")], vec![port(1, "p1")]);
@@ -488,9 +488,9 @@ fn ports_come_change_and_go_with_events() {
 fn patch_ports_find_each_other_across_bridges() {
     let l = lab(secure());
     let other = l.of.add_bridge("br1", secure());
-    let bundle = |n: &str| BundleConfig {
+    let bundle = |n: &str| PortBundleConfig {
         name: n.into(),
-        ..BundleConfig::default()
+        ..PortBundleConfig::default()
     };
     let patch = |name: &str, peer: &str| PortConfig {
         target: PortTarget::Patch(peer.into()),
@@ -569,7 +569,7 @@ proptest! {
 
 /// Commits flow mods as one bundle; with `prepared`, those that can be are prepared.
 fn commit(l: &Lab, mods: &[FlowMod], prepared: bool) -> Result<(), BundleFailed> {
-    let mut shared = Shared::default();
+    let mut shared = SharedByAdditions::default();
     let entries = mods.iter().map(|fm| {
         let new = prepared.then(|| Addition::prepare(Version::V14, fm, &mut shared));
         Ok(match new.flatten() {

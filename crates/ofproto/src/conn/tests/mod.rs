@@ -4,7 +4,7 @@ use super::session::Kind;
 use super::{Controllers, Manager, stream};
 use crate::Ofproto;
 use crate::bridge::{BridgeConfig, Event, FailMode};
-use crate::event::PacketInEvent;
+use crate::packet_in::PacketInEvent;
 use heddle_flow::Match;
 use heddle_openflow::message::{
     Continuation, FlowMod, FlowModCommand, Hello, PacketIn, PacketInFormat, PacketInReason, Role,

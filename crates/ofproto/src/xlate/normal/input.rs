@@ -3,19 +3,19 @@
 use super::super::ctx::{Ctx, of_port};
 use super::super::report::Kind;
 use super::xvlan::{allows_cvlan, trunks};
-use crate::model::{Bundle, VlanMode};
+use crate::model::{PortBundle, VlanMode};
 use heddle_openflow::Port;
 
 /// Origin of a packet.
 pub(in crate::xlate) enum InBundle<'w> {
     /// A port of the bridge: its bundle and the bundle's index.
-    Bundle(usize, &'w Bundle),
+    Bundle(usize, &'w PortBundle),
     /// A controller sent the packet.
     Controller,
 }
 
 impl<'w> InBundle<'w> {
-    pub(in crate::xlate) fn bundle(&self) -> Option<&'w Bundle> {
+    pub(in crate::xlate) fn bundle(&self) -> Option<&'w PortBundle> {
         match self {
             Self::Bundle(_, b) => Some(b),
             Self::Controller => None,

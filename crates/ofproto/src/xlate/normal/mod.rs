@@ -9,7 +9,7 @@ mod xvlan;
 
 use super::ctx::Ctx;
 use crate::mac::MacKey;
-use crate::model::{Bundle, VlanMode};
+use crate::model::{PortBundle, VlanMode};
 use heddle_datapath_api::DropReason;
 use heddle_flow::Vlan;
 use heddle_openflow::Port;
@@ -145,7 +145,7 @@ impl Ctx<'_> {
     }
 
     /// Outputs on one bundle, with the tags that it wants.
-    pub(super) fn output_normal(&mut self, to: &Bundle, vlans: &Tags) {
+    pub(super) fn output_normal(&mut self, to: &PortBundle, vlans: &Tags) {
         if to.vlan_mode == VlanMode::Dot1qTunnel && to.cvlans.is_some() {
             self.out.mask.0.vlans[1].tci = u16::MAX;
         }

@@ -1,6 +1,6 @@
 //! Tags on the wire, and VLANs inside the bridge.
 
-use crate::model::{Bundle, PriorityTags, VlanMode};
+use crate::model::{PortBundle, PriorityTags, VlanMode};
 use heddle_flow::{FlowKey, N_VLANS, Vlan};
 use heddle_wire::eth::{ethertype as eth, is_vlan};
 
@@ -17,7 +17,7 @@ pub(in crate::xlate) struct Tag {
 pub(in crate::xlate) struct Tags(pub(super) [Tag; N_VLANS]);
 
 /// Whether a trunk carries `vid`. A native port always carries its native VLAN, and never VLAN 0 beside it.
-pub(super) fn trunks(b: &Bundle, vid: u16) -> bool {
+pub(super) fn trunks(b: &PortBundle, vid: u16) -> bool {
     let native =
         matches!(b.vlan_mode, VlanMode::NativeTagged | VlanMode::NativeUntagged).then(|| own_vlan(b));
     match native {
@@ -28,16 +28,16 @@ pub(super) fn trunks(b: &Bundle, vid: u16) -> bool {
 }
 
 /// Whether a dot1q tunnel carries the customer's VLAN.
-pub(super) fn allows_cvlan(b: &Bundle, vid: u16) -> bool {
+pub(super) fn allows_cvlan(b: &PortBundle, vid: u16) -> bool {
     b.cvlans.as_ref().is_none_or(|c| c.contains(vid))
 }
 
 /// Access, native or service VLAN.
-fn own_vlan(b: &Bundle) -> u16 {
+fn own_vlan(b: &PortBundle) -> u16 {
     b.tag.filter(|t| *t < 4096).unwrap_or(0)
 }
 
-fn qinq(b: &Bundle) -> u16 {
+fn qinq(b: &PortBundle) -> u16 {
     if b.qinq_ethtype == 0 {
         eth::QINQ
     } else {
@@ -76,7 +76,7 @@ impl Tags {
     }
 
     /// The VLANs of a packet that came in with these tags. `None`: from a controller, as on a trunk.
-    pub(in crate::xlate) fn on_input(self, from: Option<&Bundle>) -> Self {
+    pub(in crate::xlate) fn on_input(self, from: Option<&PortBundle>) -> Self {
         let Some(from) = from else { return self };
         let mut vlans = self;
         let tpid = if self.0[0].tpid != 0 {
@@ -109,7 +109,7 @@ impl Tags {
     }
 
     /// The tags of a packet in these VLANs that goes out. `first` is the outermost tag that it has now.
-    pub(in crate::xlate) fn on_output(self, to: &Bundle, first: Vlan) -> Self {
+    pub(in crate::xlate) fn on_output(self, to: &PortBundle, first: Vlan) -> Self {
         let mut tags = self;
         match to.vlan_mode {
             VlanMode::Access => tags = Self::default(),
@@ -125,7 +125,7 @@ impl Tags {
     }
 
     /// Whether packets in these VLANs may go out on `to`.
-    pub(in crate::xlate) fn are_in(&self, to: &Bundle) -> bool {
+    pub(in crate::xlate) fn are_in(&self, to: &PortBundle) -> bool {
         let [outer, inner] = &self.0;
         match to.vlan_mode {
             VlanMode::Access => outer.vid == own_vlan(to) && inner.vid == 0,

@@ -4,7 +4,7 @@ use crate::features::Features;
 use crate::group::Group;
 use crate::mac::MacTable;
 use crate::meter::OfMeter;
-use crate::model::{Binding, BridgeView, Bundle, Mirror, N_TABLES, PortView, Rule, Snapshot, Table};
+use crate::model::{Binding, BridgeView, Mirror, N_TABLES, PortBundle, PortView, Rule, Snapshot, Table};
 use crate::stats::Stats;
 use crate::trace::{TraceEnv, Traced, trace};
 use crate::versioned::Versioned;
@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) struct LabBridge {
     pub(crate) name: String,
-    pub(crate) bundles: Vec<Bundle>,
+    pub(crate) bundles: Vec<PortBundle>,
     pub(crate) config: HashMap<Port, u32>,
     pub(crate) patches: HashMap<Port, (u64, Port)>,
     pub(crate) down: HashSet<Port>,
-    pub(crate) watches: HashMap<Port, crate::watch::Watch>,
+    pub(crate) bfd_ports: HashMap<Port, crate::bfd_port::BfdPort>,
     pub(crate) mac: Arc<MacTable>,
     pub(crate) tables: Arc<Vec<Table>>,
     version: Arc<AtomicU64>,
@@ -78,16 +78,16 @@ impl Lab {
             name: format!("br{i}"),
             bundles: std::iter::once(Port::LOCAL)
                 .chain((1..=*n).map(Port))
-                .map(|p| Bundle {
+                .map(|p| PortBundle {
                     name: port_name(i, p),
                     ports: vec![p],
-                    ..Bundle::default()
+                    ..PortBundle::default()
                 })
                 .collect(),
             config: HashMap::new(),
             patches: HashMap::new(),
             down: HashSet::new(),
-            watches: HashMap::new(),
+            bfd_ports: HashMap::new(),
             mac: Arc::new(MacTable::new(i as u64, generations.clone())),
             tables: Arc::new(
                 (0..N_TABLES)
@@ -141,7 +141,7 @@ impl Lab {
                     mtu: 1500,
                     config: b.config.get(&p).copied().unwrap_or(0),
                     up: !b.down.contains(&p),
-                    watch: b.watches.get(&p).cloned(),
+                    bfd: b.bfd_ports.get(&p).cloned(),
                     bundle,
                     patch_rx: b.patch_stats.clone(),
                     patch_tx: b.patch_stats.clone(),

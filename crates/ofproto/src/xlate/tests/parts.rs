@@ -2,7 +2,7 @@
 
 use super::lab::{Lab, LabBridge, out, to};
 use super::props::{lab, packet, rules, rules13};
-use crate::model::{Bundle, Mirror, MirrorOutput, VlanMode, VlanSet, port_config};
+use crate::model::{Mirror, MirrorOutput, PortBundle, VlanMode, VlanSet, port_config};
 use heddle_datapath_api::{Purpose, Translation};
 use heddle_flow::FlowKey;
 use heddle_openflow::action::{self, BundleAlgorithm, HashFields};
@@ -40,10 +40,10 @@ fn change(lab: &mut Lab, n: u8, a: usize, b: u8) {
             }
             None => bundles.insert(
                 at,
-                Bundle {
+                PortBundle {
                     name: format!("again{}", port.0),
                     ports: vec![port],
-                    ..Bundle::default()
+                    ..PortBundle::default()
                 },
             ),
         },
@@ -201,9 +201,9 @@ fn a_port_is_nothing_to_those_who_do_not_use_it() {
         &|l| drop(l.bridges[0].bundles.pop()),
         [true, false, true],
     );
-    let new = |no: u32| Bundle {
+    let new = |no: u32| PortBundle {
         ports: vec![Port(no)],
-        ..Bundle::default()
+        ..PortBundle::default()
     };
     // Inserted before the other bundles, which get other indices.
     expect(

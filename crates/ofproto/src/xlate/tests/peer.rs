@@ -8,7 +8,7 @@
 
 use super::lab::{Lab, to};
 use super::props::{RandomRule, add, packet, rules, rules13};
-use crate::model::{Bundle, PriorityTags, VlanMode, VlanSet};
+use crate::model::{PortBundle, PriorityTags, VlanMode, VlanSet};
 use heddle_openflow::Port;
 use heddle_openflow::text::InstructionsText;
 use proptest::strategy::{Strategy, ValueTree};
@@ -143,26 +143,26 @@ impl Drop for Peer {
 }
 
 /// Ways to treat tags: columns of a Port row, and the same here.
-fn modes() -> Vec<(&'static str, Bundle)> {
+fn modes() -> Vec<(&'static str, PortBundle)> {
     let vlans = |v: &[u16]| Some(Arc::new(VlanSet::from_ids(v.iter().copied())));
-    let b = |vlan_mode, tag| Bundle {
+    let b = |vlan_mode, tag| PortBundle {
         vlan_mode,
         tag,
-        ..Bundle::default()
+        ..PortBundle::default()
     };
     use PriorityTags::{Always, IfNonzero};
     use VlanMode::{Access, Dot1qTunnel, NativeTagged, NativeUntagged, Trunk};
     vec![
         (
             "protected=true",
-            Bundle {
+            PortBundle {
                 protected: true,
                 ..b(Trunk, None)
             },
         ),
         (
             "trunks=0,2",
-            Bundle {
+            PortBundle {
                 trunks: vlans(&[0, 2]),
                 ..b(Trunk, None)
             },
@@ -170,21 +170,21 @@ fn modes() -> Vec<(&'static str, Bundle)> {
         ("tag=1", b(Access, Some(1))),
         (
             "tag=2 protected=true",
-            Bundle {
+            PortBundle {
                 protected: true,
                 ..b(Access, Some(2))
             },
         ),
         (
             "tag=1 other_config:priority-tags=if-nonzero",
-            Bundle {
+            PortBundle {
                 priority_tags: IfNonzero,
                 ..b(Access, Some(1))
             },
         ),
         (
             "tag=2 other_config:priority-tags=always",
-            Bundle {
+            PortBundle {
                 priority_tags: Always,
                 ..b(Access, Some(2))
             },
@@ -192,7 +192,7 @@ fn modes() -> Vec<(&'static str, Bundle)> {
         ("tag=2 vlan_mode=native-untagged", b(NativeUntagged, Some(2))),
         (
             "tag=2 vlan_mode=native-tagged trunks=1",
-            Bundle {
+            PortBundle {
                 trunks: vlans(&[1]),
                 ..b(NativeTagged, Some(2))
             },
@@ -200,7 +200,7 @@ fn modes() -> Vec<(&'static str, Bundle)> {
         ("tag=2 vlan_mode=dot1q-tunnel", b(Dot1qTunnel, Some(2))),
         (
             "tag=2 vlan_mode=dot1q-tunnel cvlans=1 other_config:qinq-ethtype=802.1q",
-            Bundle {
+            PortBundle {
                 cvlans: vlans(&[1]),
                 qinq_ethtype: 0x8100,
                 ..b(Dot1qTunnel, Some(2))
@@ -220,7 +220,7 @@ fn lab(seed: u64) -> Lab {
     let mut lab = Lab::new(&[4, 4]);
     for (port, b) in (1..=3).zip(&mut lab.bridges[1].bundles[1..4]) {
         let (_, mode) = modes().swap_remove(mode_of(seed, port));
-        *b = Bundle {
+        *b = PortBundle {
             name: b.name.clone(),
             ports: b.ports.clone(),
             ..mode

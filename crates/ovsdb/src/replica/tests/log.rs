@@ -47,7 +47,7 @@ fn changes_of_a_row_become_one() {
 }
 
 #[test]
-fn a_reader_too_far_behind_is_told() {
+fn a_reader_too_far_behind_is_notified() {
     let mut log = ChangeLog::new(3);
     log.push(1, vec![change(1, ChangeKind::Insert, &[])]);
     log.push(

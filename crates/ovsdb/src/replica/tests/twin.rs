@@ -127,7 +127,7 @@ fn expected_changes(old: &PlainTable, new: &PlainTable) -> BTreeMap<Uuid, (Chang
     out
 }
 
-fn told(changes: Vec<Change>) -> BTreeMap<Uuid, (ChangeKind, Vec<String>)> {
+fn by_row(changes: Vec<Change>) -> BTreeMap<Uuid, (ChangeKind, Vec<String>)> {
     let count = changes.len();
     let out: BTreeMap<_, _> = changes
         .into_iter()
@@ -157,7 +157,7 @@ proptest! {
             let third = three.replace(Arc::new(schema()), &layouts, whole).unwrap();
             for (db, changes) in [(&one, first), (&two, second), (&three, third)] {
                 prop_assert_eq!(&contents(db), &new);
-                prop_assert_eq!(&told(changes), &expected);
+                prop_assert_eq!(&by_row(changes), &expected);
             }
             prop_assert_eq!(two.seqno() > held.seqno(), !expected.is_empty());
             prop_assert_eq!(contents(&held), old, "a state that is held does not change");
@@ -235,10 +235,10 @@ fn another_schema_after_a_reload() {
             parse_updates2(&whole, &layouts).unwrap(),
         )
         .unwrap();
-    let told = told(changes);
-    assert_eq!(told[&id(1)].0, ChangeKind::Modify);
-    assert_eq!(told[&id(1)].1, ["fresh", "map", "maybe", "set"]);
-    assert_eq!(told[&id(2)].0, ChangeKind::Delete);
+    let changed = by_row(changes);
+    assert_eq!(changed[&id(1)].0, ChangeKind::Modify);
+    assert_eq!(changed[&id(1)].1, ["fresh", "map", "maybe", "set"]);
+    assert_eq!(changed[&id(2)].0, ChangeKind::Delete);
     assert!(db.table("U").is_none() && db.schema().unwrap().column("T", "fresh").is_some());
     assert_eq!(
         db.row("T", id(1)).unwrap().datum("fresh"),

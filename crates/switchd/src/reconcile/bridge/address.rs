@@ -11,25 +11,25 @@ impl BridgeReconciler {
     pub(super) fn set_addresses(&mut self) {
         let own = bridge_mac(&self.row, &self.ifaces);
         self.mac = own;
-        let mut wishes: BTreeMap<String, [u8; 6]> = BTreeMap::new();
+        let mut wanted: BTreeMap<String, [u8; 6]> = BTreeMap::new();
         for iface in self.ifaces.values() {
             let Some((port, row)) = self.row.interface(&iface.name) else {
                 continue;
             };
-            let wish = match row.mac {
+            let address = match row.mac {
                 None if port.fake_bridge => lent_mac(&self.row, &self.ifaces, port.bundle.tag),
-                wish => wish,
+                address => address,
             };
-            match wish {
+            match address {
                 _ if iface.is_local() => {
-                    if wish.is_some() {
+                    if address.is_some() {
                         log::error!(
                             target: "bridge",
                             "interface {}: ignoring mac in Interface record (use Bridge record to set local port's mac)",
                             iface.name
                         );
                     }
-                    wishes.insert(iface.name.clone(), own);
+                    wanted.insert(iface.name.clone(), own);
                 }
                 Some(mac) if iface.kind.takes_mac => match mac {
                     [0, 0, 0, 0, 0, 0] => {
@@ -38,21 +38,21 @@ impl BridgeReconciler {
                     [first, ..] if first & 1 != 0 => {
                         log::error!(target: "bridge", "interface {}: cannot set MAC to multicast address", iface.name);
                     }
-                    mac => drop(wishes.insert(iface.name.clone(), mac)),
+                    mac => drop(wanted.insert(iface.name.clone(), mac)),
                 },
                 _ => {}
             }
         }
-        for (name, wish) in wishes {
-            let Some(iface) = self.ifaces.get_mut(&name).filter(|i| i.status.mac != wish) else {
+        for (name, address) in wanted {
+            let Some(iface) = self.ifaces.get_mut(&name).filter(|i| i.status.mac != address) else {
                 continue;
             };
             let done = match iface.device() {
-                Some((device, _)) => device.set_mac(wish),
+                Some((device, _)) => device.set_mac(address),
                 None => Ok(()),
             };
             match done {
-                Ok(()) => iface.status.mac = wish,
+                Ok(()) => iface.status.mac = address,
                 Err(error) => log::error!(target: "bridge", "interface {name}: setting MAC failed ({error})"),
             }
         }

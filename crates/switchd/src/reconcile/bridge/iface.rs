@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use heddle_datapath_api::{MeterConfig, PortNo};
 use heddle_ofproto::Ofproto;
+use heddle_ofproto::bfd_port::BfdPort;
 use heddle_ofproto::bridge::{PortConfig, PortTarget};
 use heddle_ofproto::monitor::WatchedPort;
 use heddle_ofproto::tunnels::Tunnel;
-use heddle_ofproto::watch::Watch;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
 use heddle_port::{DummyPort, Port, PortStatus, PortType};
@@ -50,7 +50,7 @@ pub(in crate::reconcile) struct Iface {
 #[derive(Default)]
 pub(super) struct Session {
     /// The session's link state, for OpenFlow.
-    watch: Option<Watch>,
+    bfd: Option<BfdPort>,
     /// The settings and place that were last applied.
     wanted: Option<(Smap, WatchedPort)>,
 }
@@ -85,7 +85,7 @@ impl Iface {
 
     /// Makes, changes or ends its session, if anything about it has changed.
     pub(super) fn follow_session(&mut self, settings: &Smap, of: &Ofproto, bridge: u64) {
-        if settings.0.is_empty() && self.session.watch.is_none() {
+        if settings.0.is_empty() && self.session.bfd.is_none() {
             return;
         }
         let place = WatchedPort {
@@ -96,7 +96,7 @@ impl Iface {
         };
         let wanted = Some((settings.clone(), place.clone()));
         if self.session.wanted != wanted {
-            self.session.watch = of.monitor().configure(&self.name, &settings.0, place);
+            self.session.bfd = of.monitor().configure(&self.name, &settings.0, place);
             self.session.wanted = wanted;
         }
     }
@@ -117,7 +117,7 @@ impl Iface {
             admin_up: self.status.admin_up,
             link_up: self.status.link_up,
             speed_bps: self.status.speed_bps,
-            watch: self.session.watch.clone(),
+            bfd: self.session.bfd.clone(),
         }
     }
 

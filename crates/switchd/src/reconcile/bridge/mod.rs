@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use heddle_ofproto::Ofproto;
-use heddle_ofproto::bridge::{Bridge, BridgeConfig, BundleConfig, PortConfig, TableConfig};
+use heddle_ofproto::bridge::{Bridge, BridgeConfig, PortBundleConfig, PortConfig, TableConfig};
 use heddle_ofproto::conn::{Controllers, Listener, Manager};
 use heddle_openflow::Port as OfPort;
 use heddle_stream::Passive;
@@ -51,7 +51,7 @@ pub(super) struct BridgeReconciler {
     /// The last configuration of the bridge and its tables.
     configured: Option<(BridgeConfig, BTreeMap<u8, TableConfig>)>,
     /// The bundles and ports that OpenFlow last received.
-    pushed: Option<(Vec<BundleConfig>, Vec<PortConfig>)>,
+    pushed: Option<(Vec<PortBundleConfig>, Vec<PortConfig>)>,
     /// Packets that its mirrors had copied when that was last written.
     mirrored: u64,
     pub(super) controllers: Controllers,
@@ -159,7 +159,7 @@ impl BridgeReconciler {
             iface.follow_session(settings.unwrap_or(&Smap::default()), of, self.bridge.id);
         }
         let with_members: BTreeSet<&str> = self.ifaces.values().map(|i| i.port.as_str()).collect();
-        let bundles: Vec<BundleConfig> = self
+        let bundles: Vec<PortBundleConfig> = self
             .row
             .ports
             .values()

@@ -11,7 +11,7 @@ use heddle_openflow::Port as OfPort;
 /// The first number that is given only on request.
 const END: u32 = 32768;
 /// After this time, a number that was given back may be reused like a new one.
-const FORGET_MS: u64 = 60 * 60 * 1000;
+const RESERVED_MS: u64 = 60 * 60 * 1000;
 
 /// The numbers of one bridge.
 #[derive(Debug, Default)]
@@ -26,9 +26,9 @@ impl Numbers {
         matches!(self.known.get(&number), Some(None))
     }
 
-    /// Gives a number, the first of `wishes` that is free. `None`: all are taken.
-    pub(super) fn take(&mut self, wishes: &[Option<OfPort>], now_ms: u64) -> Option<OfPort> {
-        let wanted = wishes
+    /// Gives a number, the first of `candidates` that is free. `None`: all are taken.
+    pub(super) fn take(&mut self, candidates: &[Option<OfPort>], now_ms: u64) -> Option<OfPort> {
+        let wanted = candidates
             .iter()
             .flatten()
             .map(|p| p.0)
@@ -45,7 +45,7 @@ impl Numbers {
             match self.known.get(&self.last) {
                 None => return Some(self.last),
                 Some(None) => {}
-                Some(Some(back)) if now_ms.saturating_sub(*back) > FORGET_MS => return Some(self.last),
+                Some(Some(back)) if now_ms.saturating_sub(*back) > RESERVED_MS => return Some(self.last),
                 Some(Some(back)) => {
                     oldest = oldest.min(Some((*back, self.last))).or(Some((*back, self.last)))
                 }

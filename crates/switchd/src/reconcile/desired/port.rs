@@ -1,7 +1,7 @@
 //! Rows of `Port` and `Interface`.
 
 use heddle_datapath_api::{MeterAction, MeterBand, MeterConfig};
-use heddle_ofproto::bridge::BundleConfig;
+use heddle_ofproto::bridge::PortBundleConfig;
 use heddle_ofproto::model::{PriorityTags, VlanMode};
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::{Db, Row, Uuid};
@@ -18,7 +18,7 @@ pub(in crate::reconcile) struct PortRow {
     pub(in crate::reconcile) uuid: Option<Uuid>,
     pub(in crate::reconcile) name: String,
     pub(in crate::reconcile) interfaces: Vec<InterfaceRow>,
-    pub(in crate::reconcile) bundle: BundleConfig,
+    pub(in crate::reconcile) bundle: PortBundleConfig,
     /// The address that the port lends to the bridge, in place of its interface's.
     pub(in crate::reconcile) mac: Option<[u8; 6]>,
     /// Limits of the port's output.
@@ -59,7 +59,7 @@ impl PortRow {
                 .into_iter()
                 .map(|i| InterfaceRow::read(i))
                 .collect(),
-            bundle: BundleConfig {
+            bundle: PortBundleConfig {
                 queue_dscp: queue_dscp(db, row),
                 ..bundle(row, &name)
             },
@@ -89,9 +89,9 @@ impl PortRow {
             uuid: None,
             name: name.to_owned(),
             interfaces: vec![interface],
-            bundle: BundleConfig {
+            bundle: PortBundleConfig {
                 name: name.to_owned(),
-                ..BundleConfig::default()
+                ..PortBundleConfig::default()
             },
             mac: None,
             qos: None,
@@ -100,7 +100,7 @@ impl PortRow {
     }
 }
 
-fn bundle(row: &Row, name: &str) -> BundleConfig {
+fn bundle(row: &Row, name: &str) -> PortBundleConfig {
     let tag = value(row.opt_int("tag"))
         .and_then(|t| u16::try_from(t).ok())
         .filter(|t| *t < 4096);
@@ -125,7 +125,7 @@ fn bundle(row: &Row, name: &str) -> BundleConfig {
         }
         None => VlanMode::Trunk,
     };
-    BundleConfig {
+    PortBundleConfig {
         name: name.to_owned(),
         vlan_mode,
         tag,

@@ -16,7 +16,7 @@ pub(crate) const MAX_WAITING_MESSAGES: u32 = 16;
 
 /// The state of one session that translation, workers and the monitor share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct BfdState {
     /// Number of the session, never reused.
     pub(crate) id: u64,
     /// Whether packets may be sent by the session's port. A generation is counted up after each change
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
     pub(crate) came_known: AtomicU32,
 }
 
-impl Shared {
+impl BfdState {
     /// Allows [`MAX_WAITING_MESSAGES`] messages again.
     pub(crate) fn refill(&self) {
         self.came.store(0, Relaxed);
@@ -41,20 +41,20 @@ impl Shared {
 
 /// A session's part of an OpenFlow port: the filter for its messages, and its state.
 #[derive(Clone, Debug)]
-pub struct Watch {
-    pub(crate) shared: Arc<Shared>,
+pub struct BfdPort {
+    pub(crate) shared: Arc<BfdState>,
     pub(crate) filter: Filter,
 }
 
-impl PartialEq for Watch {
+impl PartialEq for BfdPort {
     fn eq(&self, other: &Self) -> bool {
         (self.id(), self.filter) == (other.id(), other.filter)
     }
 }
 
-impl Eq for Watch {}
+impl Eq for BfdPort {}
 
-impl Watch {
+impl BfdPort {
     /// Number of the session.
     pub(crate) fn id(&self) -> u64 {
         self.shared.id
@@ -105,8 +105,8 @@ impl Watch {
     }
 }
 
-/// See [`Watch::cookie`].
-pub(crate) struct Cookie(pub(crate) Arc<Shared>);
+/// See [`BfdPort::cookie`].
+pub(crate) struct Cookie(pub(crate) Arc<BfdState>);
 
 impl UpcallData for Cookie {
     fn text(&self) -> String {

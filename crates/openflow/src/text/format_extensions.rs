@@ -1,6 +1,6 @@
 //! Extensions with more than a word and a number, as text.
 
-use super::display::{ActionsText, Hex, format_port};
+use super::format::{ActionsText, Hex, format_port};
 use crate::action::{
     Bundle, Ct, CtZone, Encap, EncapProperty, FieldValue, Learn, LearnDst, LearnSpec, LearnSrc, Multipath,
     Nat, NatAddresses, NatDirection, ObservationId, Port, Sample, SampleDirection, Subfield, packet_type,

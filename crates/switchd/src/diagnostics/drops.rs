@@ -181,23 +181,24 @@ mod tests {
 
     #[test]
     fn counts_add_up_and_the_oldest_gives_way() {
-        let mut kept = Examples::default();
+        let mut examples = Examples::default();
         let now = SystemTime::UNIX_EPOCH;
         for port in 0..MAX_PAIRS {
-            kept.add(example(DropKind::Policy, u32::try_from(port).unwrap(), 2), now);
+            examples.add(example(DropKind::Policy, u32::try_from(port).unwrap(), 2), now);
         }
-        kept.add(example(DropKind::Policy, 0, 5), now);
-        assert_eq!(kept.by_reason_and_port[&(DropKind::Policy.name(), 0)].seen, 7);
-        kept.add(example(DropKind::TxFull, 0, 1), now);
-        assert_eq!(kept.by_reason_and_port.len(), MAX_PAIRS);
+        examples.add(example(DropKind::Policy, 0, 5), now);
+        assert_eq!(examples.by_reason_and_port[&(DropKind::Policy.name(), 0)].seen, 7);
+        examples.add(example(DropKind::TxFull, 0, 1), now);
+        assert_eq!(examples.by_reason_and_port.len(), MAX_PAIRS);
         assert!(
-            !kept
+            !examples
                 .by_reason_and_port
                 .contains_key(&(DropKind::Policy.name(), 1)),
             "the one that is longest ago"
         );
         assert!(
-            kept.by_reason_and_port
+            examples
+                .by_reason_and_port
                 .contains_key(&(DropKind::Policy.name(), 0))
         );
     }

@@ -8,13 +8,13 @@ const REPORT_MS: u64 = 10_000;
 
 /// Flow mods by what they do.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Tally {
+pub(super) struct FlowModCounts {
     adds: u64,
     deletes: u64,
     modifications: u64,
 }
 
-impl Tally {
+impl FlowModCounts {
     /// Counts a message, if it is a flow mod.
     pub(super) fn count(&mut self, message: &Message) {
         if let Message::FlowMod(fm) = message {
@@ -32,34 +32,34 @@ impl Tally {
 
 /// The flow mods of a connection that the log has not reported.
 #[derive(Default)]
-pub(super) struct FlowMods {
-    tally: Tally,
+pub(super) struct FlowModReport {
+    counts: FlowModCounts,
     first_ms: u64,
     last_ms: u64,
 }
 
-impl FlowMods {
+impl FlowModReport {
     /// These have been carried out.
-    pub(super) fn note(&mut self, done: &Tally, now_ms: u64) {
+    pub(super) fn note(&mut self, done: &FlowModCounts, now_ms: u64) {
         if done.total() == 0 {
             return;
         }
-        if self.tally.total() == 0 {
+        if self.counts.total() == 0 {
             self.first_ms = now_ms;
         }
         self.last_ms = now_ms;
-        self.tally.adds += done.adds;
-        self.tally.deletes += done.deletes;
-        self.tally.modifications += done.modifications;
+        self.counts.adds += done.adds;
+        self.counts.deletes += done.deletes;
+        self.counts.modifications += done.modifications;
     }
     /// The text to log now, in Open vSwitch's words: `9 flow_mods in the last 0 s (7 adds, 2 deletes)`.
     /// `end`: it is time in any case.
     pub(super) fn report(&mut self, now_ms: u64, end: bool) -> Option<String> {
-        let total = self.tally.total();
+        let total = self.counts.total();
         if total == 0 || !end && now_ms < self.first_ms + REPORT_MS {
             return None;
         }
-        let t = std::mem::take(&mut self.tally);
+        let t = std::mem::take(&mut self.counts);
         let ago = now_ms.saturating_sub(self.first_ms) / 1000;
         let when = match (self.last_ms - self.first_ms) / 1000 {
             took if took == ago => format!("in the last {ago} s"),
@@ -83,14 +83,14 @@ mod tests {
 
     #[test]
     fn flow_mods_are_reported_once_and_in_time() {
-        let mut mods = FlowMods::default();
-        let some = Tally {
+        let mut mods = FlowModReport::default();
+        let some = FlowModCounts {
             adds: 7,
             deletes: 2,
             modifications: 0,
         };
         assert_eq!(mods.report(0, true), None);
-        mods.note(&Tally::default(), 500);
+        mods.note(&FlowModCounts::default(), 500);
         mods.note(&some, 1000);
         assert_eq!(mods.report(10_999, false), None);
         assert_eq!(

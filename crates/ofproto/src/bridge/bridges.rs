@@ -207,9 +207,9 @@ impl Ofproto {
 
     /// Does the work that workers have left to control threads, on all bridges. The thread that calls it
     /// first is unparked when there is more.
-    pub fn settle(&self) {
-        self.pipeline().underlay().settler.register();
-        self.bridges().iter().for_each(|b| b.settle());
+    pub fn do_deferred_work(&self) {
+        self.pipeline().underlay().deferred_work.register();
+        self.bridges().iter().for_each(|b| b.do_deferred_work());
         self.send_neighbour_requests();
         self.report_links();
     }
@@ -237,7 +237,7 @@ impl Ofproto {
     pub fn deliver_upcalls(&self, max: usize) -> usize {
         let Some(dp) = self.engine() else { return 0 };
         dp.take_upcalls(max, &mut |upcall| {
-            if let Some((bridge, event)) = crate::event::packet_in(upcall)
+            if let Some((bridge, event)) = crate::packet_in::packet_in(upcall)
                 && let Some(b) = self.bridge_by_id(bridge)
             {
                 b.emit(&[Event::PacketIn(Arc::new(event))]);

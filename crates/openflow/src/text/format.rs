@@ -1,6 +1,6 @@
 //! Actions as text.
 
-use super::show;
+use super::format_extensions;
 use crate::action::{Action, ControllerAction, Instruction, InstructionSet, Port};
 use core::fmt::{self, Formatter, Write};
 use heddle_flow::field::port_from_32;
@@ -300,22 +300,21 @@ fn action(f: &mut Formatter<'_>, a: &Action, names: Option<PortNames<'_>>) -> fm
         Action::Meter(id) => write!(f, "meter:{id}"),
         Action::Clone(a) => write!(f, "clone({})", ActionsText { actions: a, names }),
         Action::Note(b) => write!(f, "note:{}", Dotted(b)),
-        Action::Drop => f.write_str("drop"),
         Action::Exit => f.write_str("exit"),
-        Action::Learn(l) => show::learn(f, l),
+        Action::Learn(l) => format_extensions::learn(f, l),
         Action::Conjunction(c) => write!(f, "conjunction({},{}/{})", c.id, c.clause + 1, c.n_clauses),
-        Action::Multipath(m) => show::multipath(f, m),
-        Action::Bundle(b) => show::bundle(f, b, names),
-        Action::FinTimeout { idle, hard } => show::fin_timeout(f, *idle, *hard),
-        Action::Sample(s) => show::sample(f, s, names),
+        Action::Multipath(m) => format_extensions::multipath(f, m),
+        Action::Bundle(b) => format_extensions::bundle(f, b, names),
+        Action::FinTimeout { idle, hard } => format_extensions::fin_timeout(f, *idle, *hard),
+        Action::Sample(s) => format_extensions::sample(f, s, names),
         Action::CheckPktLarger(c) => write!(f, "check_pkt_larger({})->{}", c.pkt_len, c.dst),
         Action::DeleteField(field) => write!(f, "delete_field:{}", field.name()),
-        Action::Encap(e) => show::encap(f, e),
-        Action::Decap(ty) => show::decap(f, *ty),
+        Action::Encap(e) => format_extensions::encap(f, e),
+        Action::Decap(ty) => format_extensions::decap(f, *ty),
         Action::DecNshTtl => f.write_str("dec_nsh_ttl"),
-        Action::Ct(ct) => show::ct(f, ct, names),
+        Action::Ct(ct) => format_extensions::ct(f, ct, names),
         Action::CtClear => f.write_str("ct_clear"),
-        Action::Nat(n) => show::nat(f, n),
+        Action::Nat(n) => format_extensions::nat(f, n),
         Action::DebugRecirc => f.write_str("debug_recirc"),
         Action::DebugSlow => f.write_str("debug_slow"),
     }

@@ -1,18 +1,18 @@
 //! A bridge's ports and bundles as translation sees them: kept from one snapshot to the next, and made anew
 //! where something has changed.
 //!
-//! **Invariants.** A changed port or bundle is reported here ([`Built::touch_port`],
-//! [`Built::touch_bundle`]). So is a port that comes to a bundle or leaves it ([`Built::join`],
-//! [`Built::leave`]). [`BridgeState::build`] then makes these anew, and nothing else.
+//! **Invariants.** A changed port or bundle is reported here ([`PortViews::touch_port`],
+//! [`PortViews::touch_bundle`]). So is a port that comes to a bundle or leaves it ([`PortViews::join`],
+//! [`PortViews::leave`]). [`BridgeState::build`] then makes these anew, and nothing else.
 //!
 //! **Places.** Floods go through bundles in the order of their names. A bundle's place is a number in that
 //! order, far from its neighbours' ([`APART`]), so that a bundle that comes between two others moves neither.
 //! If no number is left between the two, all bundles get new numbers.
 
-use super::ofproto::PatchEnds;
+use super::bridges::PatchEnds;
 use super::ports::{bundle_view, port_view};
-use super::{BridgeState, BundleConfig, PortTarget};
-use crate::model::{Binding, Bundle, PortView};
+use super::{BridgeState, PortBundleConfig, PortTarget};
+use crate::model::{Binding, PortBundle, PortView};
 use crate::shared_map::SharedMap;
 use heddle_openflow::Port as OfPort;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -26,9 +26,9 @@ const BETWEEN: usize = 1 << 22;
 
 /// See the module's text.
 #[derive(Default)]
-pub(crate) struct Built {
+pub(crate) struct PortViews {
     pub(super) ports: SharedMap<OfPort, Arc<PortView>>,
-    pub(super) bundles: SharedMap<usize, Arc<Bundle>>,
+    pub(super) bundles: SharedMap<usize, Arc<PortBundle>>,
     /// Places of bundles by their names.
     pub(super) places: BTreeMap<String, usize>,
     /// Ports by the name of their bundle, whether that is there or not.
@@ -39,7 +39,7 @@ pub(crate) struct Built {
     stale_bundles: BTreeSet<String>,
 }
 
-impl Built {
+impl PortViews {
     /// Marks a port as stale: it has changed or is gone.
     pub(super) fn touch_port(&mut self, no: OfPort) {
         self.stale_ports.insert(no);
@@ -117,7 +117,7 @@ impl Built {
 }
 
 /// The bundle of that name. `bundles` is sorted by name.
-fn by_name<'a>(bundles: &'a [BundleConfig], name: &str) -> Option<&'a BundleConfig> {
+fn by_name<'a>(bundles: &'a [PortBundleConfig], name: &str) -> Option<&'a PortBundleConfig> {
     let at = bundles.binary_search_by(|b| b.name.as_str().cmp(name)).ok()?;
     bundles.get(at)
 }
@@ -125,37 +125,37 @@ fn by_name<'a>(bundles: &'a [BundleConfig], name: &str) -> Option<&'a BundleConf
 impl BridgeState {
     /// Makes stale bundles and ports anew. `ends`: the patch ports of all bridges.
     pub(super) fn build(&mut self, ends: &PatchEnds) {
-        let built = &mut self.built;
-        for name in std::mem::take(&mut built.stale_bundles) {
+        let port_views = &mut self.port_views;
+        for name in std::mem::take(&mut port_views.stale_bundles) {
             match by_name(&self.bundles, &name) {
                 Some(config) => {
-                    let place = built.place(&name);
-                    let bundle = bundle_view(config, built.members(&name).collect());
-                    built.bundles.insert(place, Arc::new(bundle));
+                    let place = port_views.place(&name);
+                    let bundle = bundle_view(config, port_views.members(&name).collect());
+                    port_views.bundles.insert(place, Arc::new(bundle));
                 }
                 None => {
-                    if let Some(place) = built.places.remove(&name) {
-                        built.bundles.remove(&place);
+                    if let Some(place) = port_views.places.remove(&name) {
+                        port_views.bundles.remove(&place);
                     }
-                    built
+                    port_views
                         .stale_ports
-                        .extend(built.members.get(&name).into_iter().flatten());
+                        .extend(port_views.members.get(&name).into_iter().flatten());
                 }
             }
         }
-        for no in std::mem::take(&mut built.stale_ports) {
+        for no in std::mem::take(&mut port_views.stale_ports) {
             let port = self.ports.get(&no);
-            let found = port.and_then(|p| Some((p, *built.places.get(&p.config.bundle)?)));
+            let found = port.and_then(|p| Some((p, *port_views.places.get(&p.config.bundle)?)));
             match found {
                 Some((port, place)) => {
                     let view = port_view(port, place, ends);
-                    built.ports.insert(no, Arc::new(view));
+                    port_views.ports.insert(no, Arc::new(view));
                 }
-                None => drop(built.ports.remove(&no)),
+                None => drop(port_views.ports.remove(&no)),
             }
         }
-        for no in &built.patches {
-            let (Some(port), Some(view)) = (self.ports.get(no), built.ports.get(no)) else {
+        for no in &port_views.patches {
+            let (Some(port), Some(view)) = (self.ports.get(no), port_views.ports.get(no)) else {
                 continue;
             };
             if let PortTarget::Patch(peer) = &port.config.target {
@@ -165,7 +165,7 @@ impl BridgeState {
                         binding,
                         ..PortView::clone(view)
                     };
-                    built.ports.insert(*no, Arc::new(view));
+                    port_views.ports.insert(*no, Arc::new(view));
                 }
             }
         }

@@ -12,7 +12,7 @@ const DEFAULT_MISS_SEND_LEN: u16 = 128;
 pub(super) const INVALID_TTL: u32 = 1 << PacketInReason::InvalidTtl as u32;
 
 /// The settings of one connection.
-pub(super) struct Wishes {
+pub(super) struct PeerSettings {
     pub(super) version: Option<Version>,
     pub(super) role: Role,
     pub(super) wanted: AsyncConfig,
@@ -22,7 +22,7 @@ pub(super) struct Wishes {
     pub(super) decode: DecodeContext,
 }
 
-impl Wishes {
+impl PeerSettings {
     /// The settings of a new connection.
     pub(super) fn new(kind: Kind) -> Self {
         Self {
