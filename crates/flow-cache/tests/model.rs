@@ -86,7 +86,7 @@ fn an_entry_is_read_whole() {
             assert_eq!(s.translation, number(s.id));
             // An entry with another cached translation keeps its mask and key.
             let made = if s.id == 2 { 1 } else { s.id };
-            assert_eq!((s.subtable, s.used_ms), (number(made) + 1000, made));
+            assert_eq!((s.subtable, s.counts.used_ms), (number(made) + 1000, made));
             if let Some(key) = entry.read_key(s.id) {
                 assert_eq!(key, new_entry(made).key);
             }
