@@ -6,10 +6,10 @@
 //! connections.
 //!
 //! **Use.** A worker reads a packet ([`Packet::read`]) and hashes its tuple ([`Conntrack::hash`]). It
-//! prefetches for the whole burst ([`Conntrack::prefetch`], [`Conntrack::guess`]). Then it tracks each packet
-//! ([`Conntrack::track`]) under one [`ReadGuard`] of the burst. The packet has its [`CtState`] from then
-//! on, and the [`Verdict`] has the changes of its headers ([`Rewrite::apply`]). A control thread calls
-//! [`Conntrack::sweep`].
+//! prefetches for a group of packets ([`Conntrack::prefetch`], [`Conntrack::guess`]). Then it tracks each
+//! packet ([`Conntrack::track`]; [`Conntrack::track_short`] for usual ones) under one [`ReadGuard`] of the
+//! group. The packet has its [`CtState`] from then on, and the [`Verdict`] has the changes of its headers
+//! ([`Rewrite::apply`]). A control thread calls [`Conntrack::sweep`].
 //!
 //! **Parts**, each of which imports only those above it:
 //!

@@ -5,8 +5,9 @@
 //! commands through a bounded ring and an eventfd. The worker replies on a channel that comes with the
 //! command. It takes no lock and allocates nothing per packet; a miss allocates memory for its new entry.
 //!
-//! One iteration runs commands, does a bounded piece of maintenance, and takes a burst from each receive
-//! queue. Without packets, the worker polls for a while and then sleeps ([`schedule`]).
+//! One iteration runs commands, does a bounded piece of maintenance, and polls the receive queues whose turn
+//! it is. Queues with few packets share a burst. Without packets, the worker polls for a while and then
+//! sleeps ([`schedule`]).
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 

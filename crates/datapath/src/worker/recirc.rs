@@ -6,10 +6,11 @@
 //! so they are recirculated in bursts. A *stage* is a received burst, or the packets of it under one id.
 //!
 //! **Shape.** If a program ends with a recirculation, its packets gather in the next stage, with packets of
-//! other groups under the same id. The stage is then looked up and executed like a burst. Packets whose
-//! headers have not changed are not parsed again: the key stays, with another origin. A program that
-//! continues after a recirculation runs packet by packet. It continues when the recirculated packet has come
-//! to its end, so outputs are in the order of the actions.
+//! other groups under the same id. The stage is then looked up and executed like a burst. Gathered packets
+//! whose headers have not changed are not parsed again: the key stays, with another origin. Packets with rare
+//! headers do not gather: they run one by one. So do those of a program that continues after a recirculation.
+//! The program continues when the recirculated packet has come to its end. So outputs are in the order of the
+//! actions.
 //!
 //! **Order.** Packets of one flow leave in the order in which they came. So the next stage runs before any
 //! group that does not join it ([`Worker::execute_all`]).

@@ -1,7 +1,7 @@
 //! A worker's means to run programs: buffers, transmit queues, upcalls, and the packets of the burst.
 //!
-//! The worker's cache is apart from [`ProgramResources`]: a program that the cache lends changes the
-//! resources.
+//! The worker's cache is no part of [`ProgramResources`]: a program is borrowed from the cache while it runs,
+//! and changes the resources meanwhile.
 
 use crate::counters::WorkerCounters;
 use crate::exec::ct::{Ct, Tracked};

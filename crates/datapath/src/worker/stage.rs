@@ -24,8 +24,8 @@ use std::sync::Arc;
 pub(super) enum Change<'a> {
     /// The headers are those of the key; only the context may differ.
     Nothing(&'a CompactKey, ChangedContext<'a>),
-    /// The headers are those of the key. The packet was tracked: its program is known, or its context is its
-    /// connection.
+    /// The headers are those of the key. The packet was tracked: with its program, if that is known, and with
+    /// its connection as context, unless the program needs none.
     Tracked(&'a CompactKey, RunProgram, Context<'a>),
     /// The headers may have changed: the packet is read again. With the origin of the next lookup.
     Headers(ReadAs, u32, Context<'a>),

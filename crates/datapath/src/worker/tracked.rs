@@ -6,8 +6,8 @@
 //! `Conntrack::track_short` tracks ordinary packets without context if the action only looks
 //! (`CtAction::only_looks`). `Conntrack::track` tracks all others. After `track_short`, a link of the
 //! connection (`links` of the flow cache) gives the packet its program in the next stage without a lookup.
-//! Such a packet has no context unless the program looks at it. `track_short` saves a third to a half of a
-//! packet's cycles, the links another fifth.
+//! If that program does not depend on the connection's state (`Program::after_tracking`), the packet gets no
+//! context. `track_short` saves a third to a half of a packet's cycles, the links another fifth.
 
 use super::keys::{ChangedContext, Context};
 use super::stage::{Change, Stage};

@@ -17,11 +17,16 @@
 //! | `Port` | `desired/port.rs` | `bridge/mod.rs` (`push_ports`), `bridge/qos.rs` | – |
 //! | `Interface` | `desired/port.rs` | `bridge/make.rs` (new ones), `bridge/ports.rs` (changed ones) | `writeback/interface.rs` |
 //! | `Interface`: address, MTU, policing | `desired/port.rs` | `bridge/address.rs`, `mtu.rs`, `qos.rs` | `writeback/interface.rs` |
+//! | `Interface`: `bfd`, `ofport_request` | `desired/port.rs` | `bridge/mod.rs` (`push_ports`), `bridge/numbers.rs` | `writeback/interface.rs` |
+//! | `QoS`, `Queue` | `desired/port.rs` | as `Port` | – |
 //! | `Interface` of a tunnel | `desired/port.rs` | `tunnels.rs` | `bridge/egress.rs` |
 //! | `Controller` | `desired/controller.rs` | `bridge/remotes.rs` | `writeback/bridge.rs` |
 //! | `Datapath`, `CT_Zone`, `CT_Timeout_Policy` | `desired/datapath.rs` | `zones.rs` | `writeback/datapath.rs` |
 //! | `SSL` | `desired/ssl.rs` | `reconciler.rs` (`configure_switch`) | – |
 //! | settings without effect | `desired/without_effect.rs` | – | – |
+//!
+//! A column that the switch itself writes is in the list of its table that `writeback/mod.rs` has
+//! (`NOT_CONFIG`). Otherwise each write would count as a change of the configuration.
 
 mod bridge;
 mod desired;
