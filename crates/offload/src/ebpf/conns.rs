@@ -6,7 +6,7 @@
 //! time: others whose number shares it wait until it is free.
 
 use super::flows::{State, refused};
-use super::layout::{self, LIVE_WORDS};
+use super::layout::{self, LIVE_TOUCHED, LIVE_WORDS};
 use crate::{ConnUse, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
 use heddle_sys::shared_words::SharedWords;
@@ -54,7 +54,7 @@ impl State {
                 return Err(refused(&error));
             }
         }
-        self.loaded.live.store(at + 1, 0);
+        self.loaded.live.store(at + LIVE_TOUCHED, 0);
         self.loaded.live.store(at, layout::live_word(c.id.generation));
         self.conns.insert(c.id, keys);
         Ok(())
@@ -80,10 +80,10 @@ impl State {
         if live.load(at) != layout::live_word(id.generation) {
             return ConnUse::Ended;
         }
-        if live.load(at + 1) == 0 {
+        if live.load(at + LIVE_TOUCHED) == 0 {
             return ConnUse::Rests;
         }
-        live.store(at + 1, 0);
+        live.store(at + LIVE_TOUCHED, 0);
         ConnUse::Used
     }
 }

@@ -11,8 +11,9 @@
 
 use super::abi::{Key, MASKS_PER_PORT, MAX_CPUS, MAX_FLOWS, MAX_MASKS, MAX_SLOTS, TUNNEL_PORT};
 use super::layout::{
-    self, COUNT_WORDS, CPU_DROPPED, CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, ConnKeyBytes, Device, FlowHead,
-    KeyBytes, LIVE_WORDS, Origin, UP,
+    self, COUNT_BYTES, COUNT_PACKETS, COUNT_TCP_FLAGS, COUNT_WORDS, CPU_DROPPED, CPU_ENTERED, CPU_LEFT,
+    CPU_LIMITED, CPU_PEER, CPU_UP, CPU_WORDS, ConnKeyBytes, Device, FlowHead, KeyBytes, LIVE_WORDS, Origin,
+    UP,
 };
 use super::load::Loaded;
 use crate::{Handle, Rule, Why};
@@ -236,9 +237,9 @@ impl State {
     pub(super) fn wait(&self) {
         let cpus = &self.loaded.cpus;
         for cpu in (0..self.n_cpus).map(|n| n * CPU_WORDS) {
-            let entered = cpus.load(cpu);
+            let entered = cpus.load(cpu + CPU_ENTERED);
             let mut until = None;
-            while cpus.load(cpu + 1) < entered {
+            while cpus.load(cpu + CPU_LEFT) < entered {
                 std::hint::spin_loop();
                 if Instant::now() > *until.get_or_insert_with(|| Instant::now() + PROGRAMS_TIMEOUT) {
                     shared_words::wait_for_programs();
@@ -429,13 +430,17 @@ impl State {
     }
     fn read(&self, count: u32) -> (u64, u64) {
         let at = count as usize * COUNT_WORDS;
-        (self.loaded.counts.load(at), self.loaded.counts.load(at + 1))
+        let counter = |word| self.loaded.counts.load(at + word);
+        (counter(COUNT_PACKETS), counter(COUNT_BYTES))
     }
     /// Packets and bytes that a flow has counted since the last call.
     fn more(&self, count: u32, read: &mut (u64, u64), now_ms: u64) -> FlowCounts {
         let now = self.read(count);
         let before = std::mem::replace(read, now);
-        let flags = self.loaded.counts.load(count as usize * COUNT_WORDS + 2);
+        let flags = self
+            .loaded
+            .counts
+            .load(count as usize * COUNT_WORDS + COUNT_TCP_FLAGS);
         match now.0.wrapping_sub(before.0) {
             0 => FlowCounts::default(),
             packets => FlowCounts {

@@ -20,10 +20,22 @@ use zerocopy::{IntoBytes, transmute};
 pub(super) const SPARE: usize = 1024;
 /// Words of a flow's counters.
 pub(super) const COUNT_WORDS: usize = size_of::<Count>() / 8;
+/// Index of the packets among a flow's counters.
+pub(super) const COUNT_PACKETS: usize = offset_of!(Count, packets) / 8;
+/// Index of the bytes.
+pub(super) const COUNT_BYTES: usize = offset_of!(Count, bytes) / 8;
+/// Index of the TCP flags.
+pub(super) const COUNT_TCP_FLAGS: usize = offset_of!(Count, tcp_flags) / 8;
 /// Words of a processor's counters.
 pub(super) const CPU_WORDS: usize = size_of::<Cpu>() / 8;
+/// Packets whose treatment has begun.
+pub(super) const CPU_ENTERED: usize = offset_of!(Cpu, entered) / 8;
+/// Packets whose treatment has ended.
+pub(super) const CPU_LEFT: usize = offset_of!(Cpu, left) / 8;
 /// Words that show whether a connection is there, and whether packets used it.
 pub(super) const LIVE_WORDS: usize = size_of::<Live>() / 8;
+/// Index of the word that shows whether packets used the connection.
+pub(super) const LIVE_TOUCHED: usize = offset_of!(Live, touched) / 8;
 const _: () = assert!(
     abi::MAX_OUTER == rule::MAX_OUTER
         && abi::VLAN_PRESENT == VLAN_PRESENT
