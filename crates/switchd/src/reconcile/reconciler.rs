@@ -131,9 +131,8 @@ impl Reconciler {
 
     /// Whether an interface could not be made for want of descriptors. No event reports free ones.
     fn lacks_descriptors(&self) -> bool {
-        let lacks = |why: &Option<String>| why.as_ref().is_some_and(|w| w.contains("Too many open files"));
         let mut failures = self.bridges.values().flat_map(|b| b.failures.values());
-        failures.any(|f| lacks(&f.why))
+        failures.any(|f| f.error.lacks_descriptors())
     }
 
     /// Reads the state of all devices and passes changes on to OpenFlow.

@@ -10,6 +10,7 @@ use heddle_port::TunnelPort;
 use heddle_tunnel::config::{encryption_option, parse, show_datapath_port};
 use heddle_tunnel::{TunnelConfig, TunnelType};
 
+use super::bridge::InterfaceError;
 use super::desired::{BridgeRow, InterfaceRow};
 use super::environment::Environment;
 use super::globals::{ALLOW_CLEAR, Globals};
@@ -106,7 +107,7 @@ impl Tunnels {
         row: &InterfaceRow,
         ty: TunnelType,
         env: &Environment,
-    ) -> Result<Arc<Tunnel>, Option<String>> {
+    ) -> Result<Arc<Tunnel>, InterfaceError> {
         let config = self.config(row, ty, &env.globals)?;
         let dp = self.share(bridge, &config, env)?;
         let tunnel = Arc::new(Tunnel::new(config, dp));
@@ -123,7 +124,7 @@ impl Tunnels {
             );
             log::warn!(target: "bridge", "{text}");
             self.remove_unused(&env.switch.datapath);
-            return Err(Some(text));
+            return Err(text.into());
         }
         self.tunnels
             .insert(row.name.clone(), (bridge.name.clone(), tunnel.clone()));
@@ -137,7 +138,7 @@ impl Tunnels {
         row: &InterfaceRow,
         tunnel: &mut Arc<Tunnel>,
         env: &Environment,
-    ) -> Result<(), Option<String>> {
+    ) -> Result<(), InterfaceError> {
         let config = self.config(row, tunnel.config.ty, &env.globals)?;
         if config == tunnel.config {
             return Ok(());
@@ -171,7 +172,7 @@ impl Tunnels {
         bridge: &BridgeRow,
         config: &TunnelConfig,
         env: &Environment,
-    ) -> Result<PortNo, String> {
+    ) -> Result<PortNo, InterfaceError> {
         let name = config.port_name();
         if let Some(shared) = self.shared.get(&name) {
             return Ok(shared.no);
@@ -185,7 +186,7 @@ impl Tunnels {
             .map_err(|error| {
                 let text = format!("could not add network device {name} to ofproto ({error})");
                 log::warn!(target: "bridge", "{text}");
-                text
+                InterfaceError::new(text, &error)
             })?;
         self.shared.insert(name, Shared { device, no });
         Ok(no)

@@ -1,6 +1,7 @@
 //! One interface of a bridge.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::sync::Arc;
 
 use heddle_datapath_api::{MeterConfig, PortNo};
@@ -12,6 +13,7 @@ use heddle_ofproto::tunnels::Tunnel;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
 use heddle_port::{DummyPort, Port, PortStatus, PortType};
+use rustix::io::Errno;
 
 use crate::inventory::Item;
 use crate::reconcile::desired::Smap;
@@ -164,6 +166,39 @@ impl Iface {
 pub(in crate::reconcile) struct Failure {
     /// The interface's row.
     pub(in crate::reconcile) uuid: Uuid,
-    /// Why; for `Interface.error`.
-    pub(in crate::reconcile) why: Option<String>,
+    pub(in crate::reconcile) error: InterfaceError,
+}
+
+/// The reason why an interface could not be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::reconcile) struct InterfaceError {
+    /// The text of `Interface.error`.
+    pub(in crate::reconcile) text: Option<String>,
+    /// The system's error, if the system refused.
+    errno: Option<Errno>,
+}
+
+impl InterfaceError {
+    /// An error of the datapath or of a port, with the text to show for it.
+    pub(in crate::reconcile) fn new(text: String, error: &dyn Error) -> Self {
+        let system = error.source().and_then(|e| e.downcast_ref());
+        Self {
+            text: Some(text),
+            errno: system.and_then(Errno::from_io_error),
+        }
+    }
+    /// Whether the process, or the whole system, has no free descriptor.
+    pub(in crate::reconcile) fn lacks_descriptors(&self) -> bool {
+        matches!(self.errno, Some(Errno::MFILE | Errno::NFILE))
+    }
+}
+
+impl From<String> for InterfaceError {
+    /// A fault of the configuration.
+    fn from(text: String) -> Self {
+        Self {
+            text: Some(text),
+            errno: None,
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! A failure is logged and returned for `Interface.error`, in the words that `ovs-vsctl` shows to its user.
 
 use std::collections::BTreeSet;
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use heddle_sys::errno_text;
 use heddle_tunnel::TunnelType;
 
 use super::iface::Session;
-use super::{Body, Iface};
+use super::{Body, Iface, InterfaceError};
 use crate::reconcile::desired::{BridgeRow, InterfaceRow, PortRow};
 use crate::reconcile::environment::Environment;
 use crate::reconcile::tunnels::Tunnels;
@@ -48,16 +49,16 @@ pub(super) fn make(
     taken: &BTreeSet<String>,
     env: &Environment,
     tunnels: &mut Tunnels,
-) -> Result<Iface, Option<String>> {
+) -> Result<Iface, InterfaceError> {
     let name = &row.name;
     if RESERVED.contains(&name.as_str()) || TunnelType::has_name(name) {
         log::warn!(target: "bridge", "could not create interface {name}, name is reserved");
-        return Err(None);
+        return Err(InterfaceError::default());
     }
-    let cannot_open = |why: &str| {
+    let cannot_open = |why: &str| -> InterfaceError {
         let text = format!("could not open network device {name} ({why})");
         log::warn!(target: "bridge", "{text}");
-        Some(text)
+        text.into()
     };
     if name.is_empty() {
         return Err(cannot_open("Invalid argument"));
@@ -65,7 +66,7 @@ pub(super) fn make(
     if taken.contains(name) {
         let text = format!("could not add network device {name} to ofproto (File exists)");
         log::warn!(target: "bridge", "{text}");
-        return Err(Some(text));
+        return Err(text.into());
     }
     let Ok(kind) = bridge.kind_of(row, &env.switch.options) else {
         log::warn!(target: "netdev", "could not create netdev {name} of unknown type {}", row.kind);
@@ -85,7 +86,7 @@ pub(super) fn make(
             log::error!(target: "netdev_vport", "{why}");
             log::warn!(target: "netdev", "{name}: could not set configuration (Invalid argument)");
         });
-        (Body::Patch(peer.map_err(Some)?), patch_status(), None)
+        (Body::Patch(peer?), patch_status(), None)
     } else {
         let Opened {
             device,
@@ -119,28 +120,29 @@ fn open(
     row: &InterfaceRow,
     kind: &'static PortType,
     env: &Environment,
-) -> Result<Opened, Option<String>> {
-    let failed = |text: String| {
+) -> Result<Opened, InterfaceError> {
+    let failed = |text: String, error: &dyn Error| {
         log::warn!(target: "bridge", "{text}");
-        Some(text)
+        InterfaceError::new(text, error)
     };
     let options = &row.options.0;
     let made = kind.open(&row.name, options, &Opening { env, row });
-    let device = made.map_err(|e| failed(e.to_string()))?;
+    let device = made.map_err(|e| failed(e.to_string(), &e))?;
     let mtu_refused = request_mtu(device.as_ref(), row);
     steer_tx(device.as_ref(), row);
     let datapath = &env.switch.datapath;
     let wish = env.wished_number(&bridge.datapath_type, &row.name);
     let no = datapath.add_port(device.clone(), wish).map_err(|error| {
-        failed(match error {
+        let text = match &error {
             DatapathError::Port(error) => error.to_string(),
             DatapathError::Io(error) => format!(
                 "could not add network device {} to ofproto ({})",
                 row.name,
-                errno_text(&error)
+                errno_text(error)
             ),
             other => format!("could not add network device {} to ofproto ({other})", row.name),
-        })
+        };
+        failed(text, &error)
     })?;
     device.steer(&env.globals.cpus_without_workers());
     set_queues(no, row, &device.status(), datapath);

@@ -16,7 +16,7 @@ mod qos;
 mod refresh;
 mod remotes;
 
-pub(super) use iface::{Body, Failure, Iface};
+pub(super) use iface::{Body, Failure, Iface, InterfaceError};
 pub(super) use refresh::Changes;
 
 use std::collections::{BTreeMap, BTreeSet};

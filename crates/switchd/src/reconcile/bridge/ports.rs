@@ -8,7 +8,8 @@ use heddle_openflow::Port as OfPort;
 use heddle_port::{Port, PortStatus};
 
 use super::make::{make, patch_peer, request_mtu, set_queues, steer_tx};
-use super::{Body, BridgeReconciler, Failure, Iface};
+
+use super::{Body, BridgeReconciler, Failure, Iface, InterfaceError};
 use crate::inventory::port_text;
 use crate::reconcile::desired::{InterfaceRow, PortRow, Smap};
 use crate::reconcile::environment::Environment;
@@ -165,8 +166,8 @@ impl BridgeReconciler {
                     None => make(&row, port, wanted, taken, env, tunnels),
                 };
                 let added = made.and_then(|iface| self.add_iface(iface, wanted, env, tunnels));
-                if let (Err(why), Some(uuid)) = (added, wanted.uuid) {
-                    self.failures.insert(wanted.name.clone(), Failure { uuid, why });
+                if let (Err(error), Some(uuid)) = (added, wanted.uuid) {
+                    self.failures.insert(wanted.name.clone(), Failure { uuid, error });
                 }
             }
         }
@@ -179,7 +180,7 @@ impl BridgeReconciler {
         row: &InterfaceRow,
         env: &Environment,
         tunnels: &mut Tunnels,
-    ) -> Result<(), Option<String>> {
+    ) -> Result<(), InterfaceError> {
         let number = if row.name == self.row.name {
             Some(OfPort::LOCAL)
         } else {
@@ -192,7 +193,7 @@ impl BridgeReconciler {
             );
             log::warn!(target: "bridge", "{why}");
             self.remove_iface(iface, env, tunnels);
-            return Err(Some(why));
+            return Err(why.into());
         };
         iface.no = number;
         log::info!(

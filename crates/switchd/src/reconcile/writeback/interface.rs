@@ -150,7 +150,7 @@ pub(super) fn describe_failure(db: &Db, failure: &Failure, txn: &mut Txn) {
     };
     let mut columns = Columns::new()
         .with("ofport", -1_i64)
-        .with("error", Datum::optional(failure.why.as_deref()));
+        .with("error", Datum::optional(failure.error.text.as_deref()));
     for column in STATE {
         columns.set(column, Datum::empty());
     }
