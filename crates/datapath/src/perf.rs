@@ -84,6 +84,21 @@ pub(crate) struct Own {
     watch: suspect::SuspectWatch,
 }
 
+/// An iteration of a worker that has ended.
+#[derive(Clone, Copy)]
+pub(crate) struct Iteration {
+    /// Its number.
+    pub(crate) at: u64,
+    /// The counters at its start.
+    pub(crate) start: Start,
+    /// The counters at its end.
+    pub(crate) now: Start,
+    /// The cycle counter at its end.
+    pub(crate) end: u64,
+    pub(crate) cycles: u64,
+    pub(crate) packets: u64,
+}
+
 /// One worker's histograms.
 #[derive(Debug, Default)]
 pub(crate) struct Perf {
@@ -100,16 +115,17 @@ impl Perf {
         self.bins[column][bin].add(1);
     }
 
-    /// Ends an iteration of `cycles` with `packets`, with the counters at its start and end, the number of
-    /// iterations, and the time. Returns whether it was logged, which took time. `own` is the worker's own
+    /// Ends an iteration. Returns whether it was logged, which took time. `own` is the worker's own
     /// state, the same for every iteration.
-    pub(crate) fn iteration(
-        &self,
-        own: &mut Own,
-        (start, (at, now, end)): (Start, (u64, Start, u64)),
-        (cycles, packets): (u64, u64),
-        suspects: &SuspectSetting,
-    ) -> bool {
+    pub(crate) fn iteration(&self, own: &mut Own, iteration: &Iteration, suspects: &SuspectSetting) -> bool {
+        let Iteration {
+            at,
+            start,
+            now,
+            end,
+            cycles,
+            packets,
+        } = *iteration;
         let counts = Counts {
             cycles,
             busy_cycles: if packets > 0 { cycles } else { 0 },
@@ -222,8 +238,15 @@ mod tests {
         };
         let (mut own, suspects) = (Own::default(), SuspectSetting::default());
         for (at, start, cycles, packets) in [(1, Start::default(), 40_000, 64), (2, later, 300, 0)] {
-            let counters = (start, (at, later, Tsc::now()));
-            assert!(!perf.iteration(&mut own, counters, (cycles, packets), &suspects));
+            let iteration = Iteration {
+                at,
+                start,
+                now: later,
+                end: Tsc::now(),
+                cycles,
+                packets,
+            };
+            assert!(!perf.iteration(&mut own, &iteration, &suspects));
         }
         let n = perf.read();
         let c = &n.sums.counts;

@@ -25,7 +25,7 @@ use crate::memory::Memory;
 use crate::program_table::{Program, ProgramId};
 use crate::records::Records;
 use crate::store::Store;
-use crate::subtable::{Subtable, Subtables};
+use crate::subtable::{Source, Subtable, Subtables};
 use crate::table::Table;
 use crate::validity::{self, CONTEXT_WORDS, ValidityGroups};
 use heddle_simd::hash::HashKey;
@@ -105,13 +105,13 @@ fn is_current<P: Program>(
     contexts: &Contexts,
     lookup: &LookupContext<'_>,
 ) -> bool {
-    let (group, stamp) = e.group();
-    if group == validity::NONE {
+    let membership = e.membership();
+    if membership.group == validity::NONE {
         return translations
             .get(e.translation())
             .is_some_and(|v| v.valid_at(lookup.any));
     }
-    groups.holds(group, stamp, lookup.any) || look(e, groups, subtables, contexts, lookup)
+    groups.holds(membership, lookup.any) || look(e, groups, subtables, contexts, lookup)
 }
 
 /// Compares an entry with the changes since its stamp, by way of its group. Returns whether none of them
@@ -124,13 +124,12 @@ fn look(
     contexts: &Contexts,
     lookup: &LookupContext<'_>,
 ) -> bool {
-    let (group, stamp) = e.group();
     let (origin, bits) = (e.key().origin(), subtables.context_bits(e.subtable()));
     let key = |i: usize| match i.checked_sub(CONTEXT_WORDS.into()) {
         None => e.word(i),
         Some(i) => contexts.word(origin, bits, i),
     };
-    let now = groups.look(group, stamp, lookup.any, lookup.generations, key);
+    let now = groups.look(e.membership(), lookup.any, lookup.generations, key);
     if let Some(now) = now {
         e.set_stamp(now);
     }
@@ -214,7 +213,7 @@ impl<P: Program> Cache<P> {
     pub fn has_group(&self, slot: u32) -> bool {
         self.store
             .get(slot)
-            .is_some_and(|e| e.group().0 != validity::NONE)
+            .is_some_and(|e| e.membership().group != validity::NONE)
     }
     /// Whether evicted entries wait for [`Cache::free_evicted`].
     pub fn has_evicted(&self) -> bool {
@@ -231,7 +230,7 @@ impl<P: Program> Cache<P> {
         self.subtables.origin_of(in_port, recirc_id)
     }
     /// The port and the recirculation id of an origin.
-    pub fn source(&self, origin: u32) -> (u32, u32) {
+    pub fn source(&self, origin: u32) -> Source {
         self.subtables.source(origin)
     }
     /// Housekeeping, once a second between bursts: orders masks by hits, frees unused origins, resizes L1 and

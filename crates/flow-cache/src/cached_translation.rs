@@ -12,7 +12,7 @@
 //! The worker numbers cached translations. The revalidator learns the numbers through events, in order.
 
 use crate::hash::Mixer;
-use crate::numbered::Numbered;
+use crate::numbered::{Interned, Numbered};
 use crate::program_table::{CompiledActions, Program, ProgramId, ProgramTable};
 use heddle_datapath_api::changes::KnownBits;
 use heddle_datapath_api::{Credit, Dep, Generations, Override, Translation};
@@ -150,13 +150,12 @@ impl<P: Program> CachedTranslations<P> {
     pub(crate) fn get(&self, n: u32) -> Option<&Arc<CachedTranslation<P>>> {
         self.all.get(n).map(|(cached, _)| cached)
     }
-    /// The number of the result of `t`, and whether the number is new. Takes all but the actions out of `t`
-    /// if it is new. `any` was read before the translation.
-    pub(crate) fn intern(&mut self, t: &mut Translation, any: u64) -> (u32, bool) {
+    /// The number of the result of `t`. Takes all but the actions out of `t` if it is new. `any` was read before the translation.
+    pub(crate) fn intern(&mut self, t: &mut Translation, any: u64) -> Interned {
         // New flows often come by thousands with one result.
         if let Some(v) = self.get(self.last).filter(|v| v.is_result_of(t)) {
             v.confirm(any);
-            return (self.last, false);
+            return Interned::known(self.last);
         }
         let print = fingerprint(&t.actions, &t.deps, &t.credits);
         if let Some(n) = self.all.find(print, |(v, _)| v.is_result_of(t)) {
@@ -164,7 +163,7 @@ impl<P: Program> CachedTranslations<P> {
                 v.confirm(any);
             }
             self.last = n;
-            return (n, false);
+            return Interned::known(n);
         }
         let n = self
             .programs
@@ -172,7 +171,7 @@ impl<P: Program> CachedTranslations<P> {
         let compiled = Arc::clone(self.programs.get(n).expect("it was given just now"));
         let cached = Arc::new(CachedTranslation::new(t, compiled, any));
         self.last = self.hold(cached, n, print);
-        (self.last, true)
+        Interned::new(self.last)
     }
     /// The actions of this number, with their program.
     #[inline]
@@ -183,16 +182,16 @@ impl<P: Program> CachedTranslations<P> {
     pub(crate) fn program_of(&self, translation: u32) -> Option<ProgramId> {
         self.all.get(translation).map(|(_, program)| *program)
     }
-    /// The number of a cached translation that the revalidator made, and whether the number is new.
-    pub(crate) fn adopt(&mut self, cached: &Arc<CachedTranslation<P>>) -> (u32, bool) {
+    /// The number of a cached translation that the revalidator made.
+    pub(crate) fn adopt(&mut self, cached: &Arc<CachedTranslation<P>>) -> Interned {
         let print = fingerprint(&cached.compiled.actions, &cached.deps, &cached.credits);
         match self.all.find(print, |(v, _)| v.same(cached)) {
-            Some(n) => (n, false),
+            Some(n) => Interned::known(n),
             None => {
                 let program = self
                     .programs
                     .retain(&cached.compiled.actions, || Arc::clone(&cached.compiled));
-                (self.hold(Arc::clone(cached), program, print), true)
+                Interned::new(self.hold(Arc::clone(cached), program, print))
             }
         }
     }

@@ -16,7 +16,7 @@
 //!
 //! **Threads.** Contexts belong to one worker. The revalidator learns records through events.
 
-use crate::numbered::Numbered;
+use crate::numbered::{Interned, Numbered};
 use heddle_flow::{FlowKey, N_WORDS};
 use heddle_simd::hash::{HashKey, fold};
 
@@ -83,6 +83,16 @@ pub(crate) fn is_context(number: u32) -> bool {
     number >= FIRST
 }
 
+/// The mask of an entry, as far as it concerns the context.
+#[derive(Clone, Copy)]
+pub(crate) struct ContextMask<'a> {
+    /// The number of the mask.
+    pub(crate) subtable: u32,
+    pub(crate) bits: &'a Bits,
+    /// The packets are odd: there is a record even if no bit counts, as it describes them.
+    pub(crate) is_odd: bool,
+}
+
 /// A worker's contexts, by number.
 #[derive(Debug)]
 pub(crate) struct Contexts {
@@ -107,13 +117,16 @@ impl Contexts {
     pub(crate) fn hash(&self, key: &FlowKey, bits: &Bits) -> u64 {
         self.hash.hash(key, bits)
     }
-    /// The origin behind a number in an entry's key, and the hash of the context's words.
+    /// The origin behind a number in an entry's key.
     #[inline]
-    pub(crate) fn origin(&self, number: u32) -> (u32, u64) {
-        if !is_context(number) {
-            return (number, 0);
-        }
-        self.get(number).map_or((number, 0), |h| (h.origin, h.hash))
+    pub(crate) fn origin(&self, number: u32) -> u32 {
+        let context = self.get(number).filter(|_| is_context(number));
+        context.map_or(number, |h| h.origin)
+    }
+    /// The hash of the context's words behind a number in an entry's key.
+    pub(crate) fn hash_of(&self, number: u32) -> u64 {
+        let context = self.get(number).filter(|_| is_context(number));
+        context.map_or(0, |h| h.hash)
     }
     /// The value that an entry with this number in its key requires of word `i` of a full key. `bits` are the
     /// context bits of its mask.
@@ -139,19 +152,18 @@ impl Contexts {
             h.origin == origin && odd.fold(0, |odd, ((i, m), v)| odd | (word(key, *i) & m ^ v)) == 0
         })
     }
-    /// The number for an entry under mask `subtable`, whose context bits are `bits`, for this packet of
-    /// `origin`. Counts one more user. Also returns whether the number is new. With `whole` there is a record
-    /// even if no bit counts: it describes odd packets. `None`: there are too many records.
-    pub(crate) fn retain(
-        &mut self,
-        (subtable, bits, whole): (u32, &Bits, bool),
-        origin: u32,
-        key: &FlowKey,
-    ) -> Option<(u32, bool)> {
+    /// The number for an entry under this mask, for this packet of `origin`. Counts one more user. `None`:
+    /// there are too many records.
+    pub(crate) fn retain(&mut self, mask: ContextMask<'_>, origin: u32, key: &FlowKey) -> Option<Interned> {
+        let ContextMask {
+            subtable,
+            bits,
+            is_odd,
+        } = mask;
         let hash = self.hash(key, bits);
         let values = || bits.iter().map(|(i, m)| word(key, *i) & m);
-        if !whole && values().all(|v| v == 0) {
-            return Some((origin, false));
+        if !is_odd && values().all(|v| v == 0) {
+            return Some(Interned::known(origin));
         }
         let print = print(hash, subtable, origin);
         let found = self.all.find(print, |h| {
@@ -169,7 +181,10 @@ impl Contexts {
         };
         let n = found.unwrap_or_else(|| self.all.insert(print, new()));
         self.all.retain(n);
-        Some((n ^ FIRST, found.is_none()))
+        Some(Interned {
+            number: n ^ FIRST,
+            is_new: found.is_none(),
+        })
     }
     /// Counts one entry less. Returns whether that was the last one, so that the number is free now.
     pub(crate) fn release(&mut self, number: u32) -> bool {

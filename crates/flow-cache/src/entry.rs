@@ -39,13 +39,19 @@ pub struct CacheEntry {
     /// Milliseconds of the datapath's clock: last use, or creation while there were no packets.
     used_ms: AtomicU64,
     tcp_flags: AtomicU16,
-    /// The entry's group, and the last change there that the entry is known to survive. Only the owner uses
-    /// it.
+    /// The entry's [`Membership`]. Only the owner uses it.
     group: AtomicU16,
     stamp: AtomicU32,
     /// The number of the cached translation's program. Only the owner uses it.
     program: AtomicU32,
     _rest: u32,
+}
+
+/// An entry's group, and the last change there that the entry is known to survive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Membership {
+    pub(crate) group: u16,
+    pub(crate) stamp: u32,
 }
 
 /// The fields of an entry to be published.
@@ -57,8 +63,7 @@ pub(crate) struct NewEntry {
     pub(crate) subtable: u32,
     pub(crate) program: ProgramId,
     pub(crate) now_ms: u64,
-    pub(crate) group: u16,
-    pub(crate) stamp: u32,
+    pub(crate) membership: Membership,
 }
 
 /// A consistent copy of an entry in use.
@@ -94,7 +99,7 @@ impl CacheEntry {
         self.used_ms.store(n.now_ms, Relaxed);
         self.tcp_flags.store(0, Relaxed);
         self.program.store(n.program.0, Relaxed);
-        self.set_group(n.group, n.stamp);
+        self.set_membership(n.membership);
         self.id.store(n.id, Release);
     }
     /// Frees the entry: from now on the other fields mean nothing.
@@ -142,18 +147,21 @@ impl CacheEntry {
     pub fn subtable(&self) -> u32 {
         self.subtable.load(Relaxed)
     }
-    /// The number of the entry's group, and the entry's stamp there.
+    /// The entry's group, and the entry's stamp there.
     #[inline]
-    pub(crate) fn group(&self) -> (u16, u32) {
-        (self.group.load(Relaxed), self.stamp.load(Relaxed))
+    pub(crate) fn membership(&self) -> Membership {
+        Membership {
+            group: self.group.load(Relaxed),
+            stamp: self.stamp.load(Relaxed),
+        }
     }
     #[inline]
     pub(crate) fn set_stamp(&self, stamp: u32) {
         self.stamp.store(stamp, Relaxed);
     }
-    pub(crate) fn set_group(&self, group: u16, stamp: u32) {
-        self.group.store(group, Relaxed);
-        self.stamp.store(stamp, Relaxed);
+    pub(crate) fn set_membership(&self, new: Membership) {
+        self.group.store(new.group, Relaxed);
+        self.stamp.store(new.stamp, Relaxed);
     }
     /// The number of its program.
     #[inline]

@@ -55,7 +55,7 @@ pub use heddle_simd::hash::HashKey;
 pub use program_table::{CompiledActions, NO_PROGRAM, Program, ProgramId};
 pub use records::{CreditedTranslation, Records, ScannedEntry};
 pub use store::NO_SLOT;
-pub use subtable::{MAX_LISTED, NOWHERE, Subtable};
+pub use subtable::{MAX_LISTED, NOWHERE, Source, Subtable};
 
 /// Atomics that workers share with other threads. The model checker replaces them with its own
 /// (`tests/model.rs`).

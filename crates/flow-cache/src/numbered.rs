@@ -9,6 +9,29 @@ struct RefCounted<T> {
     users: u32,
 }
 
+/// The number of a value that was looked up in a table, and stored there if it was missing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Interned {
+    pub(crate) number: u32,
+    pub(crate) is_new: bool,
+}
+
+impl Interned {
+    /// The number of a value that the table had.
+    #[inline]
+    pub(crate) fn known(number: u32) -> Self {
+        Self {
+            number,
+            is_new: false,
+        }
+    }
+    /// The number of a value that the table had not.
+    #[inline]
+    pub(crate) fn new(number: u32) -> Self {
+        Self { number, is_new: true }
+    }
+}
+
 /// Values by number, and their numbers by hash. Free numbers are reused.
 #[derive(Debug)]
 pub(crate) struct Numbered<T> {

@@ -16,7 +16,7 @@ use crate::context::Bits;
 use crate::filter::{CHUNK, Filters};
 use crate::guess::Guess;
 use crate::hash::Mixer;
-use crate::numbered::Numbered;
+use crate::numbered::{Interned, Numbered};
 use heddle_flow::FlowMask;
 use heddle_simd::hash::HashKey;
 use std::hash::Hasher;
@@ -106,6 +106,23 @@ pub const NOWHERE: u32 = u32::MAX >> 1;
 /// Candidates to be freed that one call checks, at least.
 const LOOKS: usize = 1024;
 
+/// The origin of packets, as they came in.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// The input port.
+    pub in_port: u32,
+    /// The recirculation id.
+    pub recirc_id: u32,
+}
+
+/// Whether a new entry is the first one in its list under its mask, and of its origin.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct FirstUse {
+    pub(crate) mask: bool,
+    /// Only origins with recirculation count.
+    pub(crate) origin: bool,
+}
+
 fn hash_of_source(in_port: u32, recirc_id: u32) -> u64 {
     let mut h = Mixer::new(u64::from(in_port) << 32 | u64::from(recirc_id));
     h.write_u64(1);
@@ -148,11 +165,11 @@ impl Subtables {
         origin_in(&mut self.ports, &mut self.others, n)
     }
     /// The port and the recirculation id of an origin.
-    pub(crate) fn source(&self, n: u32) -> (u32, u32) {
-        match self.origin(n) {
-            _ if n < FIRST => (n, 0),
-            Some(o) => (o.in_port, o.recirc_id),
-            None => (n, 0),
+    pub(crate) fn source(&self, n: u32) -> Source {
+        let other = self.origin(n).filter(|_| n >= FIRST);
+        Source {
+            in_port: other.map_or(n, |o| o.in_port),
+            recirc_id: other.map_or(0, |o| o.recirc_id),
         }
     }
     /// The origin of packets of this port with this recirculation id; [`NOWHERE`] if there are too many.
@@ -295,21 +312,20 @@ impl Subtables {
             self.hit(origin, family, at, n);
         }
     }
-    /// The mask under which to store a translation with mask `want`, for a packet of this origin. Also
-    /// returns whether the mask is new. Then the caller must report it, and use it with [`Subtables::add`]
-    /// before the next call.
-    pub(crate) fn mask_for(&mut self, want: &FlowMask, origin: u32, family: Family) -> (u32, bool) {
+    /// The mask under which to store a translation with mask `want`, for a packet of this origin. If
+    /// the mask is new, the caller must report it, and use it with [`Subtables::add`] before the next call.
+    pub(crate) fn mask_for(&mut self, want: &FlowMask, origin: u32, family: Family) -> Interned {
         let list = self.list(origin, family);
         // New flows often come by thousands under one mask.
         let again = self.get(self.last).is_some_and(|t| t.mask == *want);
         if again && list.iter().any(|u| u.subtable == self.last) {
-            return (self.last, false);
+            return Interned::known(self.last);
         }
         let hash = fold(want);
         let is = |u: &&Use| u.hash == hash && self.get(u.subtable).is_some_and(|t| t.mask == *want);
         if let Some(subtable) = list.iter().find(is).map(|u| u.subtable) {
             self.last = subtable;
-            return (subtable, false);
+            return Interned::known(subtable);
         }
         // The bound does not count the full mask.
         let n = list.iter().filter(|u| u.hash != self.full_hash).count();
@@ -318,14 +334,14 @@ impl Subtables {
         }
         let wider = |u: &&Use| self.get(u.subtable).is_some_and(|t| t.mask.contains(want));
         match list.iter().find(wider) {
-            Some(u) => (u.subtable, false),
+            Some(u) => Interned::known(u.subtable),
             None => self.intern(&self.full.clone(), self.full_hash, family),
         }
     }
-    fn intern(&mut self, mask: &FlowMask, hash: u64, family: Family) -> (u32, bool) {
+    fn intern(&mut self, mask: &FlowMask, hash: u64, family: Family) -> Interned {
         let same = |t: &Arc<Subtable>| t.family == family && t.mask == *mask;
         if let Some(n) = self.masks.find(hash, same) {
-            return (n, false);
+            return Interned::known(n);
         }
         let new = Subtable {
             mask: *mask,
@@ -339,11 +355,10 @@ impl Subtables {
             None => self.compact.push(compact),
         }
         self.filters.open(n);
-        (n, true)
+        Interned::new(n)
     }
-    /// Counts one more entry of an origin under a mask. Returns whether the mask is new in its list, and
-    /// whether this is the first entry of an origin with recirculation.
-    pub(crate) fn add(&mut self, subtable: u32, origin: u32) -> (bool, bool) {
+    /// Counts one more entry of an origin under a mask.
+    pub(crate) fn add(&mut self, subtable: u32, origin: u32) -> FirstUse {
         if origin < FIRST {
             let at = origin as usize;
             if self.ports.len() <= at {
@@ -355,7 +370,7 @@ impl Subtables {
             self.masks.get(subtable),
             origin_in(&mut self.ports, &mut self.others, origin),
         ) else {
-            return (false, false);
+            return FirstUse::default();
         };
         o.entries += 1;
         let at = o.in_port as usize;
@@ -363,11 +378,14 @@ impl Subtables {
             self.entries.resize(at + 1, 0);
         }
         self.entries[at] += 1;
-        let first = o.entries == 1 && origin >= FIRST;
+        let new_origin = o.entries == 1 && origin >= FIRST;
         let list = &mut o.lists[mask.family.index()];
         if let Some(u) = list.uses.iter_mut().find(|u| u.subtable == subtable) {
             u.entries += 1;
-            return (false, first);
+            return FirstUse {
+                mask: false,
+                origin: new_origin,
+            };
         }
         list.uses.push(Use {
             subtable,
@@ -379,7 +397,10 @@ impl Subtables {
             list.all_context_bits = union(&list.all_context_bits, &mask.context_bits);
         }
         self.masks.retain(subtable);
-        (true, first)
+        FirstUse {
+            mask: true,
+            origin: new_origin,
+        }
     }
     /// Counts one entry less of an origin under a mask. Returns whether the mask has no entry in any list and
     /// is freed now. Its number may then be reused.
@@ -498,7 +519,7 @@ mod tests {
             for n in 0..2000 {
                 let origin = s.origin_of(1, 1 + second * 2000 + n);
                 assert_ne!(origin, NOWHERE, "after {second} seconds");
-                let (at, _) = s.mask_for(&FlowMask::default(), origin, family);
+                let at = s.mask_for(&FlowMask::default(), origin, family).number;
                 s.add(at, origin);
                 own.push((at, origin));
             }

@@ -29,6 +29,7 @@
 //! **Threads.** The groups belong to one worker.
 
 use crate::compact::{CompactKey, CompactMask};
+use crate::entry::Membership;
 use crate::hash::Mixer;
 use hashbrown::HashTable;
 use heddle_classifier::MiniMatch;
@@ -60,22 +61,34 @@ const WORN: u32 = u32::MAX;
 /// key serves only for fields that the compact key has no room for.
 pub(crate) const CONTEXT_WORDS: u8 = 8;
 
-/// (index of a word of a key, bits, values of these bits).
-type Word = (u8, u64, u64);
+/// Bits of one word of a key, with their values.
+#[derive(Clone, Copy, Default)]
+struct Word {
+    /// The index of the word.
+    at: u8,
+    bits: u64,
+    value: u64,
+}
 
 /// The bits and values of keys that a change concerns.
-struct RuleChange {
-    number: u32,
+#[derive(Default)]
+struct ChangedWords {
     /// The word with the most bits, which mostly decides. If it has no bits, the change concerns all keys.
     first: Word,
     rest: Box<[Word]>,
 }
 
+/// A change of a rule that may concern entries of a group.
+struct RuleChange {
+    number: u32,
+    words: ChangedWords,
+}
+
 impl RuleChange {
     #[inline]
     fn is_about(&self, key: &impl Fn(usize) -> u64) -> bool {
-        let same = |(i, bits, value): &Word| (key(usize::from(*i)) ^ value) & bits == 0;
-        same(&self.first) && self.rest.iter().all(same)
+        let same = |w: &Word| (key(usize::from(w.at)) ^ w.value) & w.bits == 0;
+        same(&self.words.first) && self.words.rest.iter().all(same)
     }
 }
 
@@ -90,14 +103,14 @@ struct RuleChanges {
 
 impl RuleChanges {
     /// Adds a change; `in_all` counts the changes of all groups.
-    fn add(&mut self, (first, rest): (Word, Box<[Word]>), in_all: &mut usize) {
+    fn add(&mut self, words: ChangedWords, in_all: &mut usize) {
         self.last = self.last.saturating_add(1);
         if self.last == WORN {
             self.forgotten = WORN;
             return;
         }
         let number = self.last;
-        self.kept.push_back(RuleChange { number, first, rest });
+        self.kept.push_back(RuleChange { number, words });
         *in_all += 1;
         if self.kept.len() > MAX_GROUP_CHANGES || *in_all > MAX_CHANGES {
             self.forgotten = self.kept.pop_front().map_or(number, |change| change.number);
@@ -105,6 +118,12 @@ impl RuleChanges {
         }
     }
 }
+
+/// The membership of an entry without a group: there are too many groups.
+const NO_MEMBER: Membership = Membership {
+    group: NONE,
+    stamp: NEVER,
+};
 
 /// The properties that entries of one group share, and the port of the entry at hand.
 #[derive(Clone, Copy)]
@@ -190,7 +209,7 @@ impl ValidityGroup {
             });
             if !told {
                 // A change without bits: the entry may miss a change.
-                changes.add(Default::default(), in_all);
+                changes.add(ChangedWords::default(), in_all);
             }
         }
     }
@@ -238,15 +257,15 @@ impl ValidityGroups {
         self.takes_in = TAKEN_IN_CHANGES;
     }
 
-    /// Puts an entry under the group for these dependencies and overrides. Returns the number of the group,
-    /// or [`NONE`] if there are too many groups, and the entry's stamp. `None`: the translation is older
-    /// than the changes that the group knows, so it must not be used.
+    /// Puts an entry under the group for these dependencies and overrides; under [`NONE`] if there are too
+    /// many groups. `None`: the translation is older than the changes that the group knows, so it must not be
+    /// used.
     pub(crate) fn enter(
         &mut self,
         deps: &[Dep],
         overrides: &[Override],
         under: Under<'_>,
-    ) -> Option<(u16, u32)> {
+    ) -> Option<Membership> {
         let is = |w: &ValidityGroup| {
             w.subtable == under.subtable
                 && *w.overrides == *overrides
@@ -265,14 +284,17 @@ impl ValidityGroups {
                 return None;
             }
             w.users += 1;
-            return Some((n, w.changes.last));
+            return Some(Membership {
+                group: n,
+                stamp: w.changes.last,
+            });
         }
         let port = under.in_port as usize;
         if self.of_port.len() <= port {
             self.of_port.resize(port + 1, 0);
         }
         if self.of_port[port] >= MAX_GROUPS / PORTS {
-            return Some((NONE, NEVER));
+            return Some(NO_MEMBER);
         }
         let group = ValidityGroup::new(deps, overrides, under, print);
         let stamp = group.changes.last;
@@ -281,7 +303,7 @@ impl ValidityGroups {
                 self.all[usize::from(n)] = group;
                 n
             }
-            None if self.all.len() > MAX_GROUPS => return Some((NONE, NEVER)),
+            None if self.all.len() > MAX_GROUPS => return Some(NO_MEMBER),
             None => {
                 self.all.push(group);
                 u16::try_from(self.all.len() - 1).expect("MAX_GROUPS is less than 2^16")
@@ -291,7 +313,7 @@ impl ValidityGroups {
         let all = &self.all;
         self.index
             .insert_unique(print, n, |n| all[usize::from(*n)].fingerprint);
-        Some((n, stamp))
+        Some(Membership { group: n, stamp })
     }
     /// Takes an entry out of its group.
     pub(crate) fn leave(&mut self, n: u16) {
@@ -317,28 +339,27 @@ impl ValidityGroups {
         }
     }
 
-    /// Whether an entry with this stamp is known to be valid at `any`. `false`: the caller has to call
+    /// Whether an entry is known to be valid at `any`. `false`: the caller has to call
     /// [`ValidityGroups::look`].
     #[inline]
-    pub(crate) fn holds(&self, n: u16, stamp: u32, any: u64) -> bool {
-        let w = self.all.get(usize::from(n));
-        w.is_some_and(|w| w.any == any && w.changes.last == stamp)
+    pub(crate) fn holds(&self, entry: Membership, any: u64) -> bool {
+        let w = self.all.get(usize::from(entry.group));
+        w.is_some_and(|w| w.any == any && w.changes.last == entry.stamp)
     }
-    /// Checks an entry that was valid at `stamp`. `key` returns the words of its key, and `any` was read
+    /// Checks an entry that was valid at its stamp. `key` returns the words of its key, and `any` was read
     /// before. Returns its new stamp, or `None` if the entry may be stale.
     #[inline]
     pub(crate) fn look(
         &mut self,
-        n: u16,
-        stamp: u32,
+        Membership { group, stamp }: Membership,
         any: u64,
         generations: &Generations,
         key: impl Fn(usize) -> u64,
     ) -> Option<u32> {
-        if self.all.get(usize::from(n))?.any != any {
-            self.catch_up(n, any, generations);
+        if self.all.get(usize::from(group))?.any != any {
+            self.catch_up(group, any, generations);
         }
-        let changes = &self.all.get(usize::from(n))?.changes;
+        let changes = &self.all.get(usize::from(group))?.changes;
         let mut later = changes
             .kept
             .iter()
@@ -401,21 +422,32 @@ impl Scope {
         }
     }
     /// The words of keys that a change concerns, the word with the most bits first.
-    fn words(&self, m: &MiniMatch) -> (Word, Box<[Word]>) {
+    fn words(&self, m: &MiniMatch) -> ChangedWords {
         let (mut words, mut mask, mut value) = (Vec::new(), FlowMask::default(), FlowMask::default());
         for ((i, bits), v) in m.mask.words().iter().zip(m.values.iter()) {
             let at = usize::from(*i);
             let (bits, context) = (bits & self.own.words()[at], self.context_mask.words()[at]);
-            words.push((i + CONTEXT_WORDS, bits & context, *v));
+            words.push(Word {
+                at: i + CONTEXT_WORDS,
+                bits: bits & context,
+                value: *v,
+            });
             (mask.words_mut()[at], value.words_mut()[at]) = (bits & !context, v & bits & !context);
         }
         let compact = |fields: &FlowMask| *CompactMask::of_fields(fields, self.v6).words();
         let compact = compact(&mask).into_iter().zip(compact(&value));
-        words.extend((0..).zip(compact).map(|(i, (bits, v))| (i, bits, v)));
-        words.retain(|(_, bits, _)| *bits != 0);
-        words.sort_by_key(|(_, bits, _)| std::cmp::Reverse(bits.count_ones()));
+        words.extend(
+            (0..)
+                .zip(compact)
+                .map(|(at, (bits, value))| Word { at, bits, value }),
+        );
+        words.retain(|w| w.bits != 0);
+        words.sort_by_key(|w| std::cmp::Reverse(w.bits.count_ones()));
         let mut words = words.into_iter();
-        (words.next().unwrap_or_default(), words.collect())
+        ChangedWords {
+            first: words.next().unwrap_or_default(),
+            rest: words.collect(),
+        }
     }
 }
 

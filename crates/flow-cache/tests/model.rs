@@ -38,7 +38,7 @@ mod program_table {
 mod entry;
 
 use compact::CompactKey;
-use entry::{CacheEntry, NewEntry};
+use entry::{CacheEntry, Membership, NewEntry};
 use loom::model::Builder;
 use loom::thread;
 use program_table::ProgramId;
@@ -59,8 +59,7 @@ fn new_entry(id: u64) -> NewEntry {
         subtable: number(id) + 1000,
         program: ProgramId::default(),
         now_ms: id,
-        group: 0,
-        stamp: 0,
+        membership: Membership::default(),
     }
 }
 

@@ -201,7 +201,8 @@ impl Control {
             .recv_timeout(WORKER_TIMEOUT)
             .map_err(|_| DatapathError::Timeout)??;
         self.revalidator.lock().workers.push(WorkerRecords::new(
-            (id, place.core),
+            id,
+            place.core,
             Arc::clone(&counters),
             records,
             Arc::clone(&commands),

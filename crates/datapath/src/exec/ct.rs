@@ -104,6 +104,22 @@ struct Read {
     guess: Guess,
 }
 
+/// What the tracker needs of a packet that was read.
+#[derive(Clone, Copy)]
+struct ReadPacket<'a> {
+    read: &'a Read,
+    /// The input, if it is a [`What::Subject`].
+    subject: &'a Subject,
+}
+
+/// A packet that is tracked, to have its headers translated.
+struct Tracking<'a, M> {
+    live: &'a mut Live,
+    id: LiveId,
+    /// Makes the packet's [`Meta`].
+    meta: M,
+}
+
 /// The result of translating a packet's headers.
 #[derive(Clone, Copy)]
 struct Done {
@@ -126,7 +142,8 @@ impl Ct<'_> {
     #[inline]
     fn read(
         &self,
-        (read, subject): (&mut Read, &mut Subject),
+        read: &mut Read,
+        subject: &mut Subject,
         zone: u16,
         p: &Packet,
         meta: &Meta,
@@ -156,10 +173,11 @@ impl Ct<'_> {
         &self,
         reading: &ReadGuard,
         action: &CtAction,
-        (read, subject): (&Read, &Subject),
+        ReadPacket { read, subject }: ReadPacket<'_>,
         known: &mut CtState,
-        (live, id, meta): (&mut Live, LiveId, impl Fn() -> Meta),
+        packet: Tracking<'_, impl Fn() -> Meta>,
     ) -> Done {
+        let Tracking { live, id, meta } = packet;
         let mut verdict = Verdict::default();
         let short;
         let subject = match read.what {
@@ -241,9 +259,9 @@ impl Exec<'_> {
     #[inline]
     pub(crate) fn read_ahead(&mut self, zone: u16, i: usize, id: LiveId, meta: &Meta) {
         let tracked = &mut *self.tracked;
-        if let (Some(place), Some(subject)) = (tracked.read.get_mut(i), tracked.subjects.get_mut(i)) {
-            let place = (place, subject);
-            self.ct.read(place, zone, self.live.get(id), meta, self.context);
+        if let (Some(read), Some(subject)) = (tracked.read.get_mut(i), tracked.subjects.get_mut(i)) {
+            self.ct
+                .read(read, subject, zone, self.live.get(id), meta, self.context);
         }
     }
     /// Reads packet `i`, which has no context and its IP header at `l3`. `false`: it is not of the most
@@ -318,9 +336,13 @@ impl Exec<'_> {
         let done = self.ct.track(
             reading,
             action,
-            (read, subject),
+            ReadPacket { read, subject },
             known,
-            (&mut *self.live, id, meta),
+            Tracking {
+                live: &mut *self.live,
+                id,
+                meta,
+            },
         );
         *translated |= u64::from(done.translated) << i;
         !done.untranslated
@@ -339,21 +361,40 @@ impl Exec<'_> {
         let mut known = before.unwrap_or_else(|| known_of(self.context));
         let (mut read, mut subject) = (Read::default(), Subject::default());
         self.ct.read(
-            (&mut read, &mut subject),
+            &mut read,
+            &mut subject,
             action.zone,
             self.live.get(id),
             meta,
             self.context,
         );
-        let live = (&mut *self.live, id, || *meta);
+        let input = ReadPacket {
+            read: &read,
+            subject: &subject,
+        };
+        let packet = Tracking {
+            live: &mut *self.live,
+            id,
+            meta: || *meta,
+        };
         let done = self
             .ct
-            .track(&ReadGuard::begin(), action, (&read, &subject), &mut known, live);
+            .track(&ReadGuard::begin(), action, input, &mut known, packet);
         if done.untranslated {
             return Err(DropKind::Untranslated);
         }
         Ok(known)
     }
+}
+
+/// A packet that [`Exec::read_plain`] has read.
+#[derive(Clone, Copy)]
+pub(crate) struct PlainPacket<'a> {
+    pub(crate) headers: &'a FastPacket,
+    /// A guess of its connection.
+    pub(crate) guess: Guess,
+    /// The tracker's result for the packet before is also this one's.
+    pub(crate) is_same: bool,
 }
 
 /// Connection state of the packets of a program, by their number in the run or group.
@@ -383,12 +424,15 @@ impl Tracked {
     pub(crate) fn begin(&mut self) {
         (self.changed, self.translated) = (0, 0);
     }
-    /// The headers of packet `i` that [`Exec::read_plain`] has read, and a guess of its connection. `true`:
-    /// the tracker's result for packet `i - 1` is also its own.
+    /// Packet `i`, if [`Exec::read_plain`] has read it.
     #[inline]
-    pub(crate) fn plain(&self, i: usize) -> Option<(&FastPacket, Guess, bool)> {
+    pub(crate) fn plain(&self, i: usize) -> Option<PlainPacket<'_>> {
         let read = self.read.get(i)?;
-        Some((&read.short, read.guess, read.what == What::SameUdp))
+        Some(PlainPacket {
+            headers: &read.short,
+            guess: read.guess,
+            is_same: read.what == What::SameUdp,
+        })
     }
     /// The number of the connection that packet `i` probably belongs to.
     #[inline]
@@ -468,7 +512,7 @@ pub(crate) fn view<'a>(
         return None;
     }
     let (head, l3) = (p.head(), usize::from(meta.l3));
-    let (ipv6, end) = extent(head, l3)?;
+    let IpExtent { ipv6, end } = extent(head, l3)?;
     // A GSO packet may be longer than its header's length field allows.
     let end = if p.offload.gso.is_some() {
         p.len()
@@ -493,15 +537,28 @@ pub(crate) fn view<'a>(
     })
 }
 
-/// Whether the packet is IPv6, and the end of the IP packet by its own header. `None`: no IP header.
+/// An IP packet by its own header.
+struct IpExtent {
+    ipv6: bool,
+    /// The offset of its end in the frame.
+    end: usize,
+}
+
+/// `None`: no IP header is at `l3`.
 #[inline]
-fn extent(head: &[u8], l3: usize) -> Option<(bool, usize)> {
+fn extent(head: &[u8], l3: usize) -> Option<IpExtent> {
     let ip = head.get(l3..)?;
-    match ip.first()? >> 4 {
-        4 => split::<Ipv4>(ip).map(|(h, _)| (false, l3 + usize::from(h.total_len.get()))),
-        6 => split::<Ipv6>(ip).map(|(h, _)| (true, l3 + Ipv6::LEN + usize::from(h.payload_len.get()))),
-        _ => None,
-    }
+    let ipv6 = match ip.first()? >> 4 {
+        4 => false,
+        6 => true,
+        _ => return None,
+    };
+    let len = if ipv6 {
+        Ipv6::LEN + usize::from(split::<Ipv6>(ip)?.0.payload_len.get())
+    } else {
+        usize::from(split::<Ipv4>(ip)?.0.total_len.get())
+    };
+    Some(IpExtent { ipv6, end: l3 + len })
 }
 
 /// Whether the checksum of TCP, UDP or ICMP is right.
@@ -513,7 +570,7 @@ pub(crate) fn l4_is_right(p: &Packet, meta: &Meta) -> bool {
 fn sum_is_right(p: &Packet, l3: usize, l4: usize, proto: u8) -> bool {
     let right = || {
         let head = p.head();
-        let (ipv6, end) = extent(head, l3)?;
+        let IpExtent { ipv6, end } = extent(head, l3)?;
         let len = end.min(p.len()).checked_sub(l4)?;
         let sum = match (ipv6, proto) {
             (false, proto::ICMP) => Sum::ZERO,

@@ -143,7 +143,7 @@ impl Exec<'_> {
         if !in_flight.saved.is_empty() {
             let saved = std::mem::take(&mut in_flight.saved);
             self.resumed.push(InFlight {
-                at: saved.last().map_or(usize::MAX, |(.., end)| *end),
+                at: saved.last().map_or(usize::MAX, |s| s.end),
                 saved,
                 ..InFlight::new(in_flight.id, in_flight.meta)
             });

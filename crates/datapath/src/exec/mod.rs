@@ -72,8 +72,15 @@ pub(crate) struct Meta {
     pub(crate) hash: Option<(HashAlg, u32)>,
 }
 
-/// A packet to return to after a copy, and the step to continue at if the copy ends early.
-type Saved = (LiveId, Meta, Option<CtState>, usize);
+/// A packet to return to after a copy.
+#[derive(Debug)]
+struct Saved {
+    id: LiveId,
+    meta: Meta,
+    ct: Option<CtState>,
+    /// The step to continue at if the copy ends early.
+    end: usize,
+}
 
 /// A packet on its way through a program.
 #[derive(Debug)]
@@ -158,6 +165,25 @@ impl Live {
     }
 }
 
+/// The facts about a group of packets that a program may use.
+#[derive(Clone, Copy)]
+pub(crate) struct PacketFacts {
+    /// The longest packet's length.
+    pub(crate) longest: u32,
+    /// Actions find the headers of all packets at the same offsets.
+    pub(crate) regular: bool,
+    /// Copies may be freed between two packets.
+    pub(crate) may_free_copies: bool,
+}
+
+/// The packets of a line after its steps.
+pub(crate) struct LineResult {
+    /// A bit for each packet that failed, by its number.
+    pub(crate) failed: u64,
+    /// The [`Meta`] of the others.
+    pub(crate) meta: Meta,
+}
+
 /// All that a program may touch.
 pub(crate) struct Exec<'a> {
     pub(crate) live: &'a mut Live,
@@ -193,17 +219,20 @@ fn draw(state: &mut u64) -> u32 {
 }
 
 impl Exec<'_> {
-    /// Runs `program`, which recirculates nothing, on packets `ids` of a run. `longest`: the longest packet's
-    /// length; `regular`: actions find the headers of all packets at the same offsets; `may_free_copies`:
-    /// copies may be freed between two packets.
+    /// Runs `program`, which recirculates nothing, on packets `ids` of a run.
     #[inline]
     pub(crate) fn group(
         &mut self,
         program: &Program,
         ids: Range<LiveId>,
-        (longest, regular, may_free_copies): (u32, bool, bool),
+        packets: PacketFacts,
         meta: impl Fn() -> Meta,
     ) {
+        let PacketFacts {
+            longest,
+            regular,
+            may_free_copies,
+        } = packets;
         match program.shape {
             Shape::Output(port) => self.output_all(port, ids, longest),
             Shape::Line if regular => _ = self.line(program, ids, longest, meta()),
@@ -258,29 +287,29 @@ impl Exec<'_> {
     }
 
     /// Runs a program of rewrites and outputs, action by action. All packets have their layers at the same
-    /// offsets after each action, as they had before it. Returns a bit for each packet that failed, by its
-    /// number in `ids`, and the [`Meta`] of the others. A recirculation at the end is left to the caller.
+    /// offsets after each action, as they had before it. A recirculation at the end is left to the
+    /// caller.
     pub(crate) fn line(
         &mut self,
         program: &Program,
         ids: Range<LiveId>,
         longest: u32,
         meta: Meta,
-    ) -> (u64, Meta) {
+    ) -> LineResult {
         if program.tracks {
             self.tracked.begin();
         }
         self.steps(&program.ops, ids, longest, meta)
     }
 
-    /// Runs steps of a line. Returns like [`Self::line`].
+    /// Runs steps of a line.
     pub(crate) fn steps(
         &mut self,
         ops: &[Op],
         ids: Range<LiveId>,
         mut longest: u32,
         mut meta: Meta,
-    ) -> (u64, Meta) {
+    ) -> LineResult {
         // Later steps leave out packets that failed.
         let mut failed = 0_u64;
         let lost = |failed: u64, id: LiveId| failed >> (id - ids.start) & 1 != 0;
@@ -337,7 +366,7 @@ impl Exec<'_> {
                 _ => debug_assert!(false, "not part of this shape"),
             }
         }
-        (failed, meta)
+        LineResult { failed, meta }
     }
 
     /// Rewrites the packets that have not `failed`. Returns `failed` with the packets that fail now.
@@ -393,12 +422,20 @@ impl Exec<'_> {
                     None => failed = Some(DropKind::Copies),
                 },
                 // The compiler bounds the nesting by the same constant.
-                Op::Save(end) => _ = saved.try_push((*id, *meta, *ct, *end)),
+                Op::Save(end) => {
+                    let packet = Saved {
+                        id: *id,
+                        meta: *meta,
+                        ct: *ct,
+                        end: *end,
+                    };
+                    _ = saved.try_push(packet);
+                }
                 Op::Restore => {
                     // If nothing is saved, a fragment that was resumed within a clone has reached the clone's
                     // end.
                     let Some(s) = saved.pop() else { return false };
-                    (*id, *meta, *ct, _) = s;
+                    (*id, *meta, *ct) = (s.id, s.meta, s.ct);
                 }
                 Op::Cut(n) => cut(self.live.get_mut(*id), *n),
                 Op::Apply(action) => {
@@ -425,7 +462,7 @@ impl Exec<'_> {
                 Op::Ct(action) if self.is_fragment(meta) => match self.track_fragment(action, in_flight) {
                     Gathered::Alone(known) => in_flight.ct = Some(known),
                     Gathered::Waits => match in_flight.saved.last() {
-                        Some((.., end)) => in_flight.at = *end,
+                        Some(saved) => in_flight.at = saved.end,
                         None => return false,
                     },
                     Gathered::Whole => return false,
@@ -454,10 +491,10 @@ impl Exec<'_> {
             if let Some(kind) = failed {
                 self.lost(kind, in_flight.id..in_flight.id + 1);
                 // Only the copy at hand ends.
-                let Some((.., end)) = in_flight.saved.last() else {
+                let Some(saved) = in_flight.saved.last() else {
                     return false;
                 };
-                in_flight.at = *end;
+                in_flight.at = saved.end;
             }
         }
         false
@@ -584,7 +621,10 @@ impl Exec<'_> {
             copy
         });
         let in_port = PortNo(p.in_port);
-        let (segments, wire_bytes) = on_wire(p, meta);
+        let WireSize {
+            packets: segments,
+            bytes: wire_bytes,
+        } = on_wire(p, meta);
         self.upcalls.push(UpcallPacket {
             upcall: Arc::clone(upcall),
             bytes,
@@ -609,16 +649,28 @@ fn headers_of(p: &Packet) -> Vec<u8> {
     head.get(..SAMPLED_LEN).unwrap_or(head).to_vec()
 }
 
-/// The number of packets that `p` is cut into, and their bytes with all headers.
-fn on_wire(p: &Packet, meta: &Meta) -> (u32, u64) {
+/// The packets that a packet is cut into for the wire.
+struct WireSize {
+    packets: u32,
+    /// Bytes with all headers.
+    bytes: u64,
+}
+
+fn on_wire(p: &Packet, meta: &Meta) -> WireSize {
     let len = p.len() as u64;
     let Some(gso) = p.offload.gso.filter(|g| g.size != 0) else {
-        return (1, len);
+        return WireSize {
+            packets: 1,
+            bytes: len,
+        };
     };
     let size = u64::from(gso.size);
     let header = (wire_len(p, meta) as u64).saturating_sub(size);
     let n = len.saturating_sub(header).div_ceil(size).max(1);
-    (u32::try_from(n).unwrap_or(u32::MAX), len + (n - 1) * header)
+    WireSize {
+        packets: u32::try_from(n).unwrap_or(u32::MAX),
+        bytes: len + (n - 1) * header,
+    }
 }
 
 /// Length of the packet, or of the segments that it will be cut into.

@@ -70,6 +70,14 @@ fn is_too_long(p: &Packet, most: usize) -> bool {
     }
 }
 
+/// The receivers of reports about packets that a port sends or loses.
+struct Witness<'a> {
+    drops: &'a Drops,
+    watch: &'a mut PacketWatch,
+    /// The port's number.
+    port: u32,
+}
+
 /// A port for sending by one worker.
 pub(crate) struct TxPort {
     pub(crate) queue: Box<dyn TxQueue>,
@@ -98,16 +106,17 @@ impl TxPort {
         ids: &mut Range<LiveId>,
         mtu: usize,
         live: &Live,
-        drops: &Drops,
-        (watch, no): (&mut PacketWatch, u32),
+        witness: Witness<'_>,
     ) {
         while self.batch.room() > 0 {
             let Some(id) = ids.next() else { return };
             let packet = live.get(id);
             if is_too_long(packet, mtu + L2_LEN) {
                 self.counters.tx_dropped.add(1);
-                drops.add(DropKind::TxTooLong, 1);
-                watch.lost_to(no, DropKind::TxTooLong, 1, packet);
+                witness.drops.add(DropKind::TxTooLong, 1);
+                witness
+                    .watch
+                    .lost_to(witness.port, DropKind::TxTooLong, 1, packet);
             } else {
                 self.batch.push(id..id + 1);
             }
@@ -180,7 +189,12 @@ impl TxTable {
         let was_empty = port.batch.len == 0;
         let mtu = port.mtu.load(Relaxed) as usize;
         if mtu != 0 && longest as usize > mtu + L2_LEN {
-            port.push_those_that_fit(ids, mtu, live, drops, (&mut self.watch, no));
+            let witness = Witness {
+                drops,
+                watch: &mut self.watch,
+                port: no,
+            };
+            port.push_those_that_fit(ids, mtu, live, witness);
         } else {
             let n = ids.len().min(port.batch.room());
             // `n` is at most the range's length.
@@ -210,8 +224,12 @@ impl TxTable {
         if let Some(Some(port)) = self.ports.get_mut(no as usize) {
             self.batches += 1;
             let gro = self.joins.then_some(&mut self.gro);
-            let watch = (drops, &mut self.watch, no);
-            self.sent += send(port, live, (&mut self.given, gro), pool, watch);
+            let witness = Witness {
+                drops,
+                watch: &mut self.watch,
+                port: no,
+            };
+            self.sent += send(port, live, &mut self.given, gro, pool, witness);
         }
     }
     /// Sends all batches at the end of a burst. Afterwards the burst may contain other packets in place of
@@ -292,40 +310,42 @@ impl Given {
 fn send(
     port: &mut TxPort,
     live: &Live,
-    (given, gro): (&mut Given, Option<&mut Gro>),
+    given: &mut Given,
+    gro: Option<&mut Gro>,
     pool: &mut Pool,
-    (drops, watch, no): (&Drops, &mut PacketWatch, u32),
+    witness: Witness<'_>,
 ) -> u64 {
-    watch.sent(no, live, &port.batch.ranges);
+    witness.watch.sent(witness.port, live, &port.batch.ranges);
     let mut refs: ArrayVec<&Packet, TX_BATCH> = ArrayVec::new();
     for ids in &port.batch.ranges {
         refs.extend(live.all(ids));
     }
     if port.owns {
         refs.iter().for_each(|p| given.copy(p, pool));
-        return send_given(port, given, pool, drops);
+        return send_given(port, given, pool, witness.drops);
     }
     if let Some(gro) = gro
         && refs.len() > 1
         && port.queue.gso_support().any()
         && gro::is_worth_it(&refs)
     {
-        return send_joined(port, &refs, gro, pool, (drops, watch, no));
+        return send_joined(port, &refs, gro, pool, witness);
     }
     let n = port.queue.tx(pool, &refs);
-    show_lost(&n, &refs, watch, no);
+    let drops = witness.drops;
+    show_lost(&n, &refs, witness);
     count(port, n, drops)
 }
 
 /// Reports packets that a queue did not take to the watch. The queue does not report which ones: the example
 /// is the last one.
 #[inline]
-fn show_lost(n: &TxCounts, refs: &[&Packet], watch: &mut PacketWatch, no: u32) {
+fn show_lost(n: &TxCounts, refs: &[&Packet], witness: Witness<'_>) {
     if n.sent != refs.len() as u64
         && let Some(last) = refs.last()
     {
         for (lost, kind) in losses(n).into_iter().filter(|(lost, _)| *lost != 0) {
-            watch.lost_to(no, kind, lost, last);
+            witness.watch.lost_to(witness.port, kind, lost, last);
         }
     }
 }
@@ -337,7 +357,7 @@ fn send_joined(
     refs: &[&Packet],
     gro: &mut Gro,
     pool: &mut Pool,
-    (drops, watch, no): (&Drops, &mut PacketWatch, u32),
+    witness: Witness<'_>,
 ) -> u64 {
     let kinds = port.queue.gso_support();
     let n = if gro.join(pool, refs, kinds) {
@@ -349,7 +369,8 @@ fn send_joined(
         port.queue.tx(pool, refs)
     };
     gro.done(pool);
-    show_lost(&n, refs, watch, no);
+    let drops = witness.drops;
+    show_lost(&n, refs, witness);
     count(port, n, drops)
 }
 

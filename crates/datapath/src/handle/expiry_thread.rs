@@ -1,6 +1,6 @@
 //! The connection expiry thread.
 
-use super::slices::in_slices;
+use super::slices::{Piece, in_slices};
 use crate::config::DatapathError;
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -31,15 +31,15 @@ pub(super) fn start(shared: &Arc<Shared>) -> Result<JoinHandle<()>, DatapathErro
                 last = Instant::now();
                 in_slices(&shared, || {
                     let more = !shared.fragments.sweep(shared.clock.now_ms());
-                    (more, Duration::ZERO)
+                    Piece::plain(more)
                 });
                 in_slices(&shared, || {
                     let more = !shared.conntrack.sweep(shared.clock.now_ms(), SWEEP_STEP);
-                    (more, Duration::ZERO)
+                    Piece::plain(more)
                 });
                 in_slices(&shared, || {
                     shared.conntrack.prepare();
-                    (shared.conntrack.give_back(), Duration::ZERO)
+                    Piece::plain(shared.conntrack.give_back())
                 });
             }
         })?;

@@ -1,6 +1,6 @@
 //! The revalidator's thread.
 
-use super::slices::in_slices;
+use super::slices::{Piece, SlicedWork, in_slices};
 use crate::config::DatapathError;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
@@ -28,7 +28,7 @@ pub(super) fn start(
             let mut next = earliest + interval;
             let mut soonest = next;
             let drain = || {
-                in_slices(&shared2, || (revalidator.lock().drain(), Duration::ZERO));
+                in_slices(&shared2, || Piece::plain(revalidator.lock().drain()));
             };
             while !shared2.stop.load(Relaxed) {
                 let due = |next| match shared2.hurried.load(Relaxed) {
@@ -46,10 +46,13 @@ pub(super) fn start(
                 }
                 shared2.hurried.store(false, Relaxed);
                 drain();
-                let (worked, reported) = in_slices(&shared2, || {
+                let SlicedWork { worked, reported } = in_slices(&shared2, || {
                     let mut revalidator = revalidator.lock();
                     let more = !shared2.paused.load(Relaxed) && revalidator.step();
-                    (more, revalidator.take_reporting())
+                    Piece {
+                        more,
+                        reporting: revalidator.take_reporting(),
+                    }
                 });
                 // At most a twentieth of a processor for any number of flows, and a quarter of one for
                 // reports of any number of new flows.

@@ -7,23 +7,44 @@ use std::time::{Duration, Instant};
 /// Length of the rest between two pieces of work, as a multiple of the piece's time.
 const RESTS: u32 = 3;
 
-/// Works piece by piece, so that other threads get the lock, and the processor, in between. `piece` returns
-/// whether there is more work, and the time spent reporting new flows to an observer. A rest is [`RESTS`]
-/// times the work, plus the time of reports once: workers save that time from then on. Returns the time
-/// worked without reports, and the time of reports.
-pub(super) fn in_slices(
-    shared: &Shared,
-    mut piece: impl FnMut() -> (bool, Duration),
-) -> (Duration, Duration) {
-    let (mut worked, mut reported) = (Duration::ZERO, Duration::ZERO);
+/// The result of one piece of work.
+pub(super) struct Piece {
+    /// There is more work.
+    pub(super) more: bool,
+    /// The time spent reporting new flows to an observer.
+    pub(super) reporting: Duration,
+}
+
+impl Piece {
+    /// A piece without reports.
+    pub(super) fn plain(more: bool) -> Self {
+        Self {
+            more,
+            reporting: Duration::ZERO,
+        }
+    }
+}
+
+/// The times of all pieces of some work.
+#[derive(Default)]
+pub(super) struct SlicedWork {
+    /// Without reports.
+    pub(super) worked: Duration,
+    pub(super) reported: Duration,
+}
+
+/// Works piece by piece, so that other threads get the lock, and the processor, in between. A rest is
+/// [`RESTS`] times the work, plus the time of reports once: workers save that time from then on.
+pub(super) fn in_slices(shared: &Shared, mut piece: impl FnMut() -> Piece) -> SlicedWork {
+    let mut work = SlicedWork::default();
     loop {
         let begin = Instant::now();
-        let (more, reporting) = piece();
+        let Piece { more, reporting } = piece();
         let took = begin.elapsed().saturating_sub(reporting);
-        worked += took;
-        reported += reporting;
+        work.worked += took;
+        work.reported += reporting;
         if !more || shared.stop.load(Relaxed) {
-            return (worked, reported);
+            return work;
         }
         std::thread::sleep(took * RESTS + reporting);
     }

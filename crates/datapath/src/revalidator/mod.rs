@@ -60,7 +60,8 @@ pub(crate) struct WorkerRecords {
 
 impl WorkerRecords {
     pub(crate) fn new(
-        (index, core): (usize, usize),
+        index: usize,
+        core: usize,
         counters: Arc<WorkerCounters>,
         records: Records,
         commands: Arc<CommandTx>,
@@ -253,11 +254,11 @@ impl Revalidator {
     /// that they are checked once more: their worker may have been rewriting them, mostly after findings of
     /// the pass before. `false`: `end` was reached first.
     fn check_missed(&mut self, pass: &mut Pass, end: Instant) -> bool {
-        while let Some((id, (worker, slot))) = self.observed.as_ref().and_then(|o| o.missed(&mut pass.at)) {
-            if let Some(at) = self.workers.iter().position(|w| w.index == worker) {
+        while let Some((id, shown)) = self.observed.as_ref().and_then(|o| o.missed(&mut pass.at)) {
+            if let Some(at) = self.workers.iter().position(|w| w.index == shown.worker) {
                 pass.made.clear();
                 self.check_worker(at, pass, |r, horizon, look| {
-                    r.look(slot, horizon, |r, seen| look.at(r, seen))
+                    r.look(shown.slot, horizon, |r, seen| look.at(r, seen))
                 });
             }
             self.observed.iter_mut().for_each(|o| o.gone_if_missed(id));
@@ -395,7 +396,7 @@ impl EntryCheck<'_> {
                     CheckResult::Unknown | CheckResult::Wrong => None,
                 };
                 match (translation, flow) {
-                    (Some(translation), _) => o.right(flow, (r, seen), self.worker, translation),
+                    (Some(translation), _) => o.right(flow, r, seen, self.worker, translation),
                     (None, Some(id)) if wrong => o.gone(id),
                     _ => {}
                 }

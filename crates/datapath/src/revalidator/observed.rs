@@ -15,6 +15,14 @@ use heddle_flow_cache::{HashKey, ScannedEntry, Subtable, same_credits};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// A worker's entry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct EntrySlot {
+    /// The worker's index.
+    pub(super) worker: usize,
+    pub(super) slot: u32,
+}
+
 /// A flow that was reported to the observer.
 struct Flow {
     id: FlowId,
@@ -24,8 +32,8 @@ struct Flow {
     translation: Arc<CachedTranslation>,
     /// Counts of the observer.
     counts: FlowCounts,
-    /// The entry (worker, slot) that is shown with these counts.
-    shown: (usize, u32),
+    /// The entry that is shown with these counts.
+    shown: EntrySlot,
 }
 
 impl Flow {
@@ -135,17 +143,25 @@ impl Observed {
     ) -> Option<FlowCounts> {
         let id = self.find(r, seen)?;
         let flow = get(&mut self.flows, id)?;
-        (flow.shown == (worker, seen.slot)).then_some(flow.counts)
+        let this = EntrySlot {
+            worker,
+            slot: seen.slot,
+        };
+        (flow.shown == this).then_some(flow.counts)
     }
     /// An entry of the flow `known` is valid with this translation.
     pub(super) fn right(
         &mut self,
         known: Option<FlowId>,
-        (r, seen): (&mut Records, &ScannedEntry<'_>),
+        r: &mut Records,
+        seen: &ScannedEntry<'_>,
         worker: usize,
         translation: Arc<CachedTranslation>,
     ) {
-        let shown = (worker, seen.slot);
+        let shown = EntrySlot {
+            worker,
+            slot: seen.slot,
+        };
         let Some(id) = known else {
             if let Some((key, subtable)) = r.whole_key(seen) {
                 r.set_flow(seen, self.add(key, subtable, translation, shown).0);
@@ -173,7 +189,7 @@ impl Observed {
         key: FlowKey,
         subtable: Arc<Subtable>,
         translation: Arc<CachedTranslation>,
-        shown: (usize, u32),
+        shown: EntrySlot,
     ) -> FlowId {
         let at = self.free.pop().unwrap_or_else(|| {
             self.flows.push(None);
@@ -228,7 +244,7 @@ impl Observed {
         self.collect();
     }
     /// The next flow, from index `from` on, that this pass has not found valid, and an entry that it had.
-    pub(super) fn missed(&self, from: &mut usize) -> Option<(FlowId, (usize, u32))> {
+    pub(super) fn missed(&self, from: &mut usize) -> Option<(FlowId, EntrySlot)> {
         let marked = |at: usize| self.marks[at] == self.pass;
         let at = (*from..self.flows.len()).find(|at| self.flows[*at].is_some() && !marked(*at));
         *from = at.map_or(self.flows.len(), |at| at + 1);

@@ -30,6 +30,6 @@ pub(crate) fn parsed(p: &mut Packet, packet_type: u32, vlan_limit: u8) -> (FlowK
         packet_type,
         vlan_limit,
     };
-    parse(p, how, (&mut key, &mut meta));
+    parse(p, how, &mut key, &mut meta);
     (key, meta)
 }

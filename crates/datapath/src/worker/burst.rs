@@ -9,6 +9,7 @@ use super::parse::fresh_origin;
 use super::schedule::sender_of;
 use super::stage::{Stage, is_runt};
 use super::{Choice, Group, Worker};
+use crate::exec::PacketFacts;
 use crate::exec::program::{Program, Tail};
 use crate::shared::UNSET;
 use heddle_flow_cache::{CacheEntry, CommonProgram, Level, LookupKeys, Merges, NO_PROGRAM, NO_SLOT, Run};
@@ -334,7 +335,7 @@ impl Worker {
             for place in group.first..group.end {
                 // A group may have packets of several runs, with different contexts.
                 r += usize::from(st.keys.runs[r].end <= place);
-                self.run_single_packet(st, group.choice, (place, r), depth);
+                self.run_single_packet(st, group.choice, place, r, depth);
                 if st.may_free_copies {
                     self.resources.exec(None, None).make_room();
                 }
@@ -357,11 +358,13 @@ impl Worker {
             st.keys.make_full(r, resources.live.get(st.ids.at(group.first)));
         }
         let mut exec = resources.exec(st.keys.full(r), st.keys.context(r));
-        let regular = st.keys.is_regular(r);
+        let packets = PacketFacts {
+            longest: group.longest,
+            regular: st.keys.is_regular(r),
+            may_free_copies: st.may_free_copies,
+        };
         for ids in st.ids.ranges(group.first..group.end) {
-            exec.group(program, ids, (group.longest, regular, st.may_free_copies), || {
-                st.keys.meta(r)
-            });
+            exec.group(program, ids, packets, || st.keys.meta(r));
         }
     }
 

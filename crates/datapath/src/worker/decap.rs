@@ -4,7 +4,7 @@
 
 use super::keys::Context;
 use super::parse::{ReadAs, fresh_origin};
-use super::stage::{Change, Stage};
+use super::stage::{Change, LastOuter, Stage};
 use super::{Choice, Worker};
 use crate::exec::{LiveId, Meta, tunnel};
 use heddle_datapath_api::DropKind;
@@ -34,12 +34,12 @@ impl Worker {
             let (l3, view) = (meta.l3, View::of(p, meta.l3));
             // Most packets have the outer headers of the packet before. Comparing them costs half of
             // decapsulating them.
-            if let (Some((outer, of, at)), Some(view)) = (&to.outer, &view)
-                && Arc::ptr_eq(of, tunnel)
-                && outer.apply(tunnel, p, view, l3)
+            if let (Some(outer), Some(view)) = (&to.outer, &view)
+                && Arc::ptr_eq(&outer.tunnel, tunnel)
+                && outer.headers.apply(tunnel, p, view, l3)
             {
                 p.in_port = tunnel.port;
-                let change = Change::Headers(how, fresh_origin(p), Context::SameTunnel(*at));
+                let change = Change::Headers(how, fresh_origin(p), Context::SameTunnel(outer.context));
                 to.push(resources, id..id + 1, change);
                 continue;
             }
@@ -60,8 +60,16 @@ impl Worker {
                     let at = to.keys.last_context().filter(|_| frame);
                     let new = view.and_then(|v| Some((OuterHeaderCache::new(tunnel, v, l3, &out)?, at?)));
                     match (&mut to.outer, new) {
-                        (Some((outer, of, at)), Some(new)) if Arc::ptr_eq(of, tunnel) => (*outer, *at) = new,
-                        (old, new) => *old = new.map(|(outer, at)| (outer, Arc::clone(tunnel), at)),
+                        (Some(outer), Some(new)) if Arc::ptr_eq(&outer.tunnel, tunnel) => {
+                            (outer.headers, outer.context) = new;
+                        }
+                        (old, new) => {
+                            *old = new.map(|(headers, context)| LastOuter {
+                                headers,
+                                tunnel: Arc::clone(tunnel),
+                                context,
+                            });
+                        }
                     }
                 }
                 Err(kind) => resources.lost(kind, id),

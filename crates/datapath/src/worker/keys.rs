@@ -111,14 +111,30 @@ impl Added {
     }
 }
 
+/// The full key of a run, and the offsets of its packets' headers.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct FullKey {
+    key: FlowKey,
+    meta: Meta,
+}
+
+/// The forms that a new run may have.
+#[derive(Clone, Copy)]
+struct Forms {
+    /// The form of the last run, if the packets may join that one.
+    last: KeyForm,
+    /// The form of a run of their own.
+    own: KeyForm,
+}
+
 /// The keys and runs of one burst, or of packets of it that are recirculated together.
 #[derive(Debug)]
 pub(crate) struct Keys {
     pub(crate) runs: Vec<Run>,
     /// The compact key of each run, by the run's number.
     pub(crate) compact: Vec<CompactKey>,
-    /// Full keys with their [`Meta`], of the runs that refer to them. Slots are reused.
-    full: Vec<(FlowKey, Meta)>,
+    /// Full keys of the runs that refer to them. Slots are reused.
+    full: Vec<FullKey>,
     /// Number of full keys, like those of fragments.
     pub(crate) n_full: usize,
     /// Contexts of packets with ordinary headers. Headers, input port and recirculation id are zero.
@@ -197,8 +213,8 @@ impl Keys {
             _ => None,
         };
         let at = self.take_full();
-        let (key, meta) = &mut self.full[at];
-        parse(p, how, (key, meta));
+        let FullKey { key, meta } = &mut self.full[at];
+        parse(p, how, key, meta);
         match &same_tunnel {
             Some(tunnel) => key.copy_tunnel(tunnel),
             None => context.write(key, None),
@@ -222,7 +238,11 @@ impl Keys {
             Context::SameTunnel(at) => KeyForm::InContext(*at),
             context => return self.add_in_new_context(packets, key, program, context),
         };
-        self.add_run(packets, key, program, (form, form), |_| true)
+        let forms = Forms {
+            last: form,
+            own: form,
+        };
+        self.add_run(packets, key, program, forms, |_| true)
     }
     #[inline]
     fn add_in_new_context(
@@ -241,10 +261,10 @@ impl Keys {
             context.write(new, Some(key));
             (new.in_port, new.recirc_id, new.packet_type) = (0, 0, 0);
         }
-        let [last, slot] = slots(at).map(KeyForm::InContext);
+        let [last, own] = slots(at).map(KeyForm::InContext);
         let equal =
             |keys: &Self| matches!(keys.contexts.get(..=at), Some([.., a, b]) if a.has_same_context(b));
-        let joined = self.add_run(packets, key, program, (last, slot), equal);
+        let joined = self.add_run(packets, key, program, Forms { last, own }, equal);
         self.n_contexts += usize::from(!joined);
         joined
     }
@@ -257,7 +277,7 @@ impl Keys {
         now: &ChangedContext<'_>,
     ) {
         let at = self.take_full();
-        let (full, meta) = &mut self.full[at];
+        let FullKey { key: full, meta } = &mut self.full[at];
         (*full, *meta) = (*before, now.meta);
         full.clear_context();
         full.packet_type = before.packet_type;
@@ -285,8 +305,8 @@ impl Keys {
         }));
     }
 
-    /// Adds packets to the last run, or as a run of the second form. They join the last run if that has the
-    /// first form and the same program, and if the program does the same to both. `joins` decides last.
+    /// Adds packets to the last run, or as a run of their own. They join the last run if that has the right
+    /// form and the same program, and if the program does the same to both. `joins` decides last.
     /// Returns whether they did.
     #[inline(always)]
     #[allow(clippy::cast_possible_truncation)] // packets are shorter than 4 GiB
@@ -295,7 +315,7 @@ impl Keys {
         packets: &Added,
         key: &CompactKey,
         program: RunProgram,
-        (last, form): (KeyForm, KeyForm),
+        forms: Forms,
         joins: impl FnOnce(&Self) -> bool,
     ) -> bool {
         let n = self.runs.len();
@@ -305,7 +325,7 @@ impl Keys {
             Merges::All => true,
         };
         if let Some(run) = self.runs.last()
-            && (run.form, run.program) == (last, program)
+            && (run.form, run.program) == (forms.last, program)
             && same_key(&self.compact[n - 1])
             && joins(self)
             && let Some(run) = self.runs.last_mut()
@@ -319,7 +339,7 @@ impl Keys {
         self.runs.push(Run {
             first: packets.places.start,
             end: packets.places.end,
-            form,
+            form: forms.own,
             full: NO_SLOT,
             program,
             bytes: packets.bytes,
@@ -341,12 +361,12 @@ impl Keys {
     /// Adds packets with the full key in the last slot `at`, to the last run if that has an equal key.
     fn add_full(&mut self, packets: &Added, at: usize, compact: &CompactKey) {
         let recirc_id = self.recirc_id;
-        let (key, meta) = &mut self.full[at];
+        let FullKey { key, meta } = &mut self.full[at];
         key.recirc_id = recirc_id;
         (meta.priority, meta.mark) = (key.skb_priority, key.pkt_mark);
-        let forms = slots(at).map(KeyForm::Full).into();
+        let [last, own] = slots(at).map(KeyForm::Full);
         let equal = |keys: &Self| matches!(keys.full.get(..=at), Some([.., a, b]) if a == b);
-        let joined = self.add_run(packets, compact, RunProgram::UNKNOWN, forms, equal);
+        let joined = self.add_run(packets, compact, RunProgram::UNKNOWN, Forms { last, own }, equal);
         self.n_full -= usize::from(joined);
     }
 
@@ -368,7 +388,7 @@ impl Keys {
         let same_key = self.same_key.take();
         let at = self.take_full();
         self.same_key = same_key;
-        let key = &mut self.full[at].0;
+        let key = &mut self.full[at].key;
         *key = match run.form {
             KeyForm::InContext(at) => self.contexts[usize::from(at)],
             KeyForm::Compact | KeyForm::Full(_) => FlowKey::default(),
@@ -385,7 +405,7 @@ impl Keys {
             KeyForm::Compact | KeyForm::InContext(_) => run.full,
         };
         let keys = self.full.get(..self.n_full)?;
-        keys.get(usize::from(at)).map(|(key, _)| key)
+        keys.get(usize::from(at)).map(|full| &full.key)
     }
     /// Whether actions find the headers of all packets of run `r` at the same offsets.
     #[inline]
@@ -406,7 +426,7 @@ impl Keys {
     #[inline]
     pub(crate) fn meta(&self, r: usize) -> Meta {
         match self.runs[r].form {
-            KeyForm::Full(at) => self.full[usize::from(at)].1,
+            KeyForm::Full(at) => self.full[usize::from(at)].meta,
             KeyForm::Compact => ordinary_meta(&self.compact[r]),
             KeyForm::InContext(at) => {
                 let context = &self.contexts[usize::from(at)];
@@ -437,7 +457,7 @@ impl LookupKeys for Keys {
     fn context(&self, r: usize) -> Option<&FlowKey> {
         match self.runs.get(r)?.form {
             KeyForm::InContext(at) => self.contexts.get(usize::from(at)),
-            KeyForm::Full(at) => Some(&self.full.get(usize::from(at))?.0),
+            KeyForm::Full(at) => Some(&self.full.get(usize::from(at))?.key),
             KeyForm::Compact => None,
         }
     }

@@ -14,7 +14,7 @@ use crate::exec::LiveId;
 use crate::exec::program::Program;
 use heddle_datapath_api::{DropKind, Purpose, Request};
 use heddle_flow::{FlowKey, Vlan};
-use heddle_flow_cache::{KeyForm, LookupKeys, ProgramId, Sought};
+use heddle_flow_cache::{KeyForm, LookupKeys, ProgramId, Sought, Source};
 use heddle_packet::BURST;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -97,8 +97,11 @@ impl Worker {
         let key = match (st.keys.runs[r].form, sought.context) {
             (KeyForm::Full(_), Some(key)) => key,
             (_, context) => {
-                let in_port = self.resources.live.get(id).in_port;
-                room.whole(sought.key, (in_port, st.keys.recirc_id), context)
+                let source = Source {
+                    in_port: self.resources.live.get(id).in_port,
+                    recirc_id: st.keys.recirc_id,
+                };
+                room.whole(sought.key, source, context)
             }
         };
         let done = f(self, &Subject { key, sought, id });

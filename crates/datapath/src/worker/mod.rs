@@ -36,7 +36,7 @@ use crate::exec::tx::TxTable;
 use crate::exec::upcalls::UpcallTx;
 use crate::exec::watch::PacketWatch;
 use crate::flow_cache::{Cache, CachedTranslation};
-use crate::perf::Own;
+use crate::perf::{Iteration, Own};
 use crate::shared::Shared;
 use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Meter, Translation};
@@ -173,13 +173,15 @@ impl RxSlot {
             fired: false,
         }
     }
-    /// Appends up to `most` packets to `burst`, held ones first. Returns their number, and whether there may
-    /// be more.
-    fn take(&mut self, most: usize, pool: &mut Pool, burst: &mut Burst, spare: &mut Burst) -> (usize, bool) {
+    /// Appends up to `most` packets to `burst`, held ones first.
+    fn take(&mut self, most: usize, pool: &mut Pool, burst: &mut Burst, spare: &mut Burst) -> Taken {
         if self.held.is_empty() && most >= BURST - burst.len() {
             let room = BURST - burst.len();
             let n = self.queue.rx(pool, burst);
-            return (n, n == room);
+            return Taken {
+                packets: n,
+                more: n == room,
+            };
         }
         let mut full = true;
         if self.held.is_empty() {
@@ -189,8 +191,18 @@ impl RxSlot {
         }
         let n = most.min(self.held.len()).min(BURST - burst.len());
         burst.extend(self.held.drain(..n));
-        (n, full || !self.held.is_empty())
+        Taken {
+            packets: n,
+            more: full || !self.held.is_empty(),
+        }
     }
+}
+
+/// The packets that [`RxSlot::take`] has appended.
+struct Taken {
+    packets: usize,
+    /// There may be more.
+    more: bool,
 }
 
 /// The program that a lookup chose for packets of the burst.
@@ -385,17 +397,22 @@ impl Worker {
             let c = &self.counters;
             c.iterations.add(1);
             let told = start.is_some_and(|start| {
-                let spent = (t1.wrapping_sub(t0), got as u64);
-                let end = (c.iterations.get(), c.perf_start(), t1);
-                let suspects = &self.shared.suspects;
-                c.perf.iteration(&mut own, (start, end), spent, suspects)
+                let iteration = Iteration {
+                    at: c.iterations.get(),
+                    start,
+                    now: c.perf_start(),
+                    end: t1,
+                    cycles: t1.wrapping_sub(t0),
+                    packets: got as u64,
+                };
+                c.perf.iteration(&mut own, &iteration, &self.shared.suspects)
             });
             if got > 0 {
                 c.iterations_busy.add(1);
                 c.cycles_busy.add(t1.wrapping_sub(t0));
                 c.usage.add(self.resources.now_ms, t1.wrapping_sub(t0));
                 let max = self.shared.spin_cycles.load(Relaxed);
-                self.schedule.idle.busy(got, (t0, t1), max);
+                self.schedule.idle.busy(got, t0..t1, max);
             } else {
                 c.cycles_idle.add(t1.wrapping_sub(t0));
                 self.idle(t0, t1);

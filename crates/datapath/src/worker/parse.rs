@@ -49,7 +49,7 @@ pub(crate) fn fresh_origin(p: &Packet) -> u32 {
 
 /// Writes the full key of `p`, with the packet's `in_port`, and the offsets of its layers. If headers
 /// continue in the foreign tail, the packet first gets a longer head, or is made private.
-pub(crate) fn parse(p: &mut Packet, how: ReadAs, (key, meta): (&mut FlowKey, &mut Meta)) {
+pub(crate) fn parse(p: &mut Packet, how: ReadAs, key: &mut FlowKey, meta: &mut Meta) {
     let hint = Hint {
         total_len: p.len(),
         packet_type: how.packet_type,

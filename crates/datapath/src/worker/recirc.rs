@@ -20,10 +20,10 @@
 //! has no more packets than the stage before it.
 
 use super::keys::ChangedContext;
-use super::stage::{Change, Stage};
+use super::stage::{Change, NextOrigin, Stage};
 use super::{Choice, Group, Scratch, Worker};
 use crate::exec::program::{NextHop, Tail};
-use crate::exec::{InFlight, LiveId, Meta, Recirculated};
+use crate::exec::{InFlight, LineResult, LiveId, Meta, Recirculated};
 use heddle_datapath_api::DropKind;
 use heddle_flow_cache::{LookupKeys, MAX_LISTED};
 use std::ops::Range;
@@ -76,7 +76,7 @@ impl Worker {
             // Actions find the headers of all packets of the group at the same offsets, see
             // `Program::merges`.
             for ids in st.ids.ranges(group.first..group.end) {
-                let Some(ran) = self.run_batch_before_recirc(st, (group, tail), r, ids) else {
+                let Some(ran) = self.run_batch_before_recirc(st, group, tail, r, ids) else {
                     return;
                 };
                 let ids = ran.packets().map(|(id, _)| id);
@@ -98,7 +98,7 @@ impl Worker {
             if n == 0 {
                 let places = run.first.max(group.first)..run.end.min(group.end);
                 for ids in st.ids.ranges(places) {
-                    self.recirculate_batch(st, (group, tail), r, ids, to);
+                    self.recirculate_batch(st, group, tail, r, ids, to);
                 }
                 r += 1;
                 continue;
@@ -116,13 +116,14 @@ impl Worker {
     fn run_batch_before_recirc(
         &mut self,
         st: &Stage,
-        (group, tail): (&Group, Tail),
+        group: &Group,
+        tail: Tail,
         r: usize,
         ids: Range<LiveId>,
     ) -> Option<Ran> {
         let program = group.choice.program(&self.cache, &self.once)?;
         let mut exec = self.resources.exec(st.keys.full(r), st.keys.context(r));
-        let (mut failed, meta) = exec.line(program, ids.clone(), group.longest, st.keys.meta(r));
+        let LineResult { mut failed, meta } = exec.line(program, ids.clone(), group.longest, st.keys.meta(r));
         let ids = match tail.copy {
             true => exec.copy_all(ids, &mut failed),
             false => ids,
@@ -139,15 +140,16 @@ impl Worker {
     fn recirculate_batch(
         &mut self,
         st: &Stage,
-        of: (&Group, Tail),
+        group: &Group,
+        tail: Tail,
         r: usize,
         ids: Range<LiveId>,
         to: &mut Stage,
     ) {
-        let Some(ran) = self.run_batch_before_recirc(st, of, r, ids) else {
+        let Some(ran) = self.run_batch_before_recirc(st, group, tail, r, ids) else {
             return;
         };
-        let (tail, meta, tracks) = (of.1, ran.meta, ran.tracks);
+        let (meta, tracks) = (ran.meta, ran.tracks);
         let changed = st.changed_context(r, meta);
         let key = st.keys.compact[r];
         let origin = self.origin(st, to, key.origin());
@@ -177,7 +179,8 @@ impl Worker {
         &mut self,
         st: &mut Stage,
         choice: Choice,
-        (place, r): (u16, usize),
+        place: u16,
+        r: usize,
         depth: usize,
     ) {
         let id = st.ids.at(place);
@@ -235,12 +238,15 @@ impl Worker {
     /// The origin in stage `to` of packets whose origin in stage `st` is `before`.
     #[inline]
     pub(super) fn origin(&mut self, st: &Stage, to: &mut Stage, before: u32) -> u32 {
-        if to.origin.0 != before {
-            let (in_port, _) = self.cache.source(before);
+        if to.origin.before != before {
+            let in_port = self.cache.source(before).in_port;
             debug_assert!(st.keys.recirc_id == 0 || before > MAX_LISTED);
-            to.origin = (before, self.cache.origin_of(in_port, to.keys.recirc_id));
+            to.origin = NextOrigin {
+                before,
+                here: self.cache.origin_of(in_port, to.keys.recirc_id),
+            };
         }
-        to.origin.1
+        to.origin.here
     }
 
     /// Looks a stage's packets up and runs their programs. `left`: the number of lookups that are left to

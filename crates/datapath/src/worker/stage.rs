@@ -31,6 +31,39 @@ pub(super) enum Change<'a> {
     Headers(ReadAs, u32, Context<'a>),
 }
 
+/// The origin of packets in the stage before, and here.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NextOrigin {
+    pub(super) before: u32,
+    pub(super) here: u32,
+}
+
+impl NextOrigin {
+    const UNKNOWN: Self = Self {
+        before: u32::MAX,
+        here: 0,
+    };
+}
+
+/// The outer headers of a packet that came out of a tunnel.
+#[derive(Debug)]
+pub(super) struct LastOuter {
+    pub(super) headers: OuterHeaderCache,
+    pub(super) tunnel: Arc<TunnelPop>,
+    /// The slot of the packet's context.
+    pub(super) context: u8,
+}
+
+/// A packet of a group.
+#[derive(Clone, Copy)]
+pub(super) struct GroupPacket {
+    /// Its number in the group.
+    pub(super) i: usize,
+    /// Its run.
+    pub(super) r: usize,
+    pub(super) id: LiveId,
+}
+
 /// Packets that are looked up together.
 #[derive(Debug)]
 pub(super) struct Stage {
@@ -44,11 +77,10 @@ pub(super) struct Stage {
     pub(super) may_free_copies: bool,
     /// Runs to be looked up, with the connections to link to the entries that match (`Cache::link`).
     pub(super) to_link: ArrayVec<(usize, ConnSummary), BURST>,
-    /// Cache of `Worker::origin`: an origin of the stage before, and the same packets' origin here.
-    pub(super) origin: (u32, u32),
-    /// The outer headers of the last packet that came out of a tunnel, the tunnel, and the slot of its
-    /// context.
-    pub(super) outer: Option<(OuterHeaderCache, Arc<TunnelPop>, u8)>,
+    /// Cache of `Worker::origin`.
+    pub(super) origin: NextOrigin,
+    /// The outer headers of the last packet that came out of a tunnel.
+    pub(super) outer: Option<LastOuter>,
 }
 
 impl Stage {
@@ -60,7 +92,7 @@ impl Stage {
             from: None,
             to_link: ArrayVec::new(),
             may_free_copies: true,
-            origin: (u32::MAX, 0),
+            origin: NextOrigin::UNKNOWN,
             outer: None,
         })
     }
@@ -70,7 +102,7 @@ impl Stage {
         self.keys.begin(recirc_id);
         self.groups.clear();
         self.to_link.clear();
-        (self.from, self.may_free_copies, self.origin) = (None, true, (u32::MAX, 0));
+        (self.from, self.may_free_copies, self.origin) = (None, true, NextOrigin::UNKNOWN);
         self.outer = None;
     }
 
@@ -133,13 +165,17 @@ impl Stage {
             ct: None,
         }
     }
-    /// The packets of a group: number in the group, run, id.
+    /// The packets of a group.
     #[inline]
-    pub(super) fn packets(&self, group: &Group) -> impl Iterator<Item = (usize, usize, LiveId)> {
+    pub(super) fn packets(&self, group: &Group) -> impl Iterator<Item = GroupPacket> {
         let mut r = usize::from(group.run);
         (0..).zip(group.first..group.end).map(move |(i, place)| {
             r += usize::from(self.keys.runs[r].end <= place);
-            (i, r, self.ids.at(place))
+            GroupPacket {
+                i,
+                r,
+                id: self.ids.at(place),
+            }
         })
     }
 }

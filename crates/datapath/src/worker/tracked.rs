@@ -10,9 +10,10 @@
 //! context. `track_short` saves a third to a half of a packet's cycles, the links another fifth.
 
 use super::keys::{ChangedContext, Context};
-use super::stage::{Change, Stage};
+use super::stage::{Change, GroupPacket, Stage};
 use super::{Choice, Group, Worker};
 use crate::exec::LiveId;
+use crate::exec::ct::PlainPacket;
 use crate::exec::program::Program;
 use heddle_conntrack::{ConnSummary, ReadGuard, TranslatedEnds4};
 use heddle_datapath_api::DropKind;
@@ -32,6 +33,14 @@ struct Tracking<'a> {
     reading: &'a ReadGuard,
 }
 
+/// The result of `Conntrack::track_short` for a packet.
+#[derive(Clone, Copy)]
+struct Established {
+    conn: ConnSummary,
+    /// The addresses and ports to write, if the connection translates them.
+    ends: Option<TranslatedEnds4>,
+}
+
 impl Worker {
     /// Tracks all packets of a group and puts them into the next stage. The group's program does nothing
     /// else, so the packets have the headers of their keys.
@@ -47,7 +56,7 @@ impl Worker {
         let mut plain = 0_u64;
         // The run of the packet before, if `track_short` may take that.
         let mut before = None;
-        for (i, r, id) in st.packets(group) {
+        for GroupPacket { i, r, id } in st.packets(group) {
             let run = &keys.runs[r];
             debug_assert_eq!(run.program.merges, Merges::No);
             // A linked run has the state of another zone. It is not stored, and would be replaced.
@@ -79,14 +88,15 @@ impl Worker {
         let shared = Arc::clone(&self.shared);
         let lookup = shared.lookup(shared.translate.generations().any(), self.resources.now_ms);
         let mut last = None;
-        for (i, r, id) in st.packets(group) {
+        for packet in st.packets(group) {
+            let GroupPacket { i, r, id } = packet;
             let key = &keys.compact[r];
             last = match plain >> i & 1 {
                 0 => None,
                 _ => self.track_short(i, last, &of),
             };
-            let Some((brief, ends)) = last else {
-                self.track_any((i, r, id), to, &of);
+            let Some(Established { conn, ends }) = last else {
+                self.track_any(packet, to, &of);
                 continue;
             };
             let origin = self.origin(st, to, key.origin());
@@ -95,44 +105,43 @@ impl Worker {
                 self.translate_ends(i, id, key.l3(), ends);
                 key = key.with_ends4(ends.src, ends.dst);
             }
-            self.follow_link(brief, (id, key), to, &lookup, &of);
+            self.follow_link(&conn, id, &key, to, &lookup, &of);
         }
     }
 
     /// Tracks packet `i` by `Conntrack::track_short`. If the packet before is alike, its result `last` is
     /// also the one of packet `i`. `None`: the packet is not tracked yet.
     #[inline]
-    fn track_short(
-        &mut self,
-        i: usize,
-        last: Option<(ConnSummary, Option<TranslatedEnds4>)>,
-        of: &Tracking<'_>,
-    ) -> Option<(ConnSummary, Option<TranslatedEnds4>)> {
-        let (short, guess, same) = self.resources.tracked.plain(i)?;
-        if same && last.is_some() {
+    fn track_short(&mut self, i: usize, last: Option<Established>, of: &Tracking<'_>) -> Option<Established> {
+        let PlainPacket {
+            headers,
+            guess,
+            is_same,
+        } = self.resources.tracked.plain(i)?;
+        if is_same && last.is_some() {
             return last;
         }
         let tracker = &self.shared.conntrack;
-        let (brief, ends, events) =
-            tracker.track_short(self.resources.now_ms, of.reading, short, guess, of.zone, of.nat)?;
+        let (conn, ends, events) =
+            tracker.track_short(self.resources.now_ms, of.reading, headers, guess, of.zone, of.nat)?;
         if !events.is_empty() {
             self.counters.ct.add(events);
         }
-        Some((brief, ends))
+        Some(Established { conn, ends })
     }
 
     /// Writes translated addresses and ports into packet `i` after `track_short`.
     #[inline]
     fn translate_ends(&mut self, i: usize, id: LiveId, l3: u16, ends: TranslatedEnds4) {
         let e = &mut self.resources;
-        let Some((short, ..)) = e.tracked.plain(i) else {
+        let Some(plain) = e.tracked.plain(i) else {
             return;
         };
         let p = e.live.get_mut(id);
         let l4 = usize::from(l3) + Ipv4::LEN;
         let partial = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == l4);
         if let Some(h) = p.head_mut().get_mut(l3.into()..) {
-            ends.apply(h, short, partial);
+            ends.apply(h, plain.headers, partial);
         }
     }
 
@@ -141,19 +150,20 @@ impl Worker {
     #[inline]
     fn follow_link(
         &mut self,
-        brief: ConnSummary,
-        (id, key): (LiveId, CompactKey),
+        conn: &ConnSummary,
+        id: LiveId,
+        key: &CompactKey,
         to: &mut Stage,
         lookup: &LookupContext<'_>,
         of: &Tracking<'_>,
     ) {
         let len = self.resources.live.get(id).len() as u64;
-        let number = self.cache.follow(&brief, &key, len, lookup);
+        let number = self.cache.follow(conn, key, len, lookup);
         if let Some(number) = number
             && let Some(program) = self.cache.program(number)
             && let Some(program) = program.after_tracking(number, of.zone)
         {
-            let change = Change::Tracked(&key, program, Context::None);
+            let change = Change::Tracked(key, program, Context::None);
             to.push(&mut self.resources, id..id + 1, change);
             return;
         }
@@ -161,21 +171,22 @@ impl Worker {
         let Some(action) = program.and_then(Program::only_tracks) else {
             return;
         };
-        let known = self.shared.conntrack.known(&brief, action);
+        let known = self.shared.conntrack.known(conn, action);
         let program = number.map_or(RunProgram::UNKNOWN, |number| RunProgram {
             number,
             merges: Merges::No,
         });
-        let change = Change::Tracked(&key, program, Context::Connection(&known));
+        let change = Change::Tracked(key, program, Context::Connection(&known));
         to.push(&mut self.resources, id..id + 1, change);
         if number.is_none() {
-            to.to_link.push((to.keys.runs.len() - 1, brief));
+            to.to_link.push((to.keys.runs.len() - 1, *conn));
         }
     }
 
-    /// Tracks packet `i`, of run `r`, and puts it into the next stage.
+    /// Tracks a packet and puts it into the next stage.
     #[inline(never)]
-    fn track_any(&mut self, (i, r, id): (usize, usize, LiveId), to: &mut Stage, of: &Tracking<'_>) {
+    fn track_any(&mut self, packet: GroupPacket, to: &mut Stage, of: &Tracking<'_>) {
+        let GroupPacket { i, r, id } = packet;
         let keys = &of.st.keys;
         let program = of.choice.program(&self.cache, &self.once);
         let Some(action) = program.and_then(Program::only_tracks) else {

@@ -4,11 +4,12 @@ use super::Cache;
 use crate::burst::Sought;
 use crate::cached_translation::CachedTranslation;
 use crate::compact::{Family, context_mask};
-use crate::context::Context;
-use crate::entry::NewEntry;
+use crate::context::{Context, ContextMask};
+use crate::entry::{Membership, NewEntry};
 use crate::events::{RESERVE, ROOM, RevalidatorEvent};
+use crate::numbered::Interned;
 use crate::program_table::{Program, ProgramId};
-use crate::subtable::{MAX_LISTED, NOWHERE};
+use crate::subtable::{MAX_LISTED, NOWHERE, Source};
 use crate::validity::Under;
 use heddle_datapath_api::{Dep, Override, Translation};
 use heddle_flow::FlowKey;
@@ -32,18 +33,23 @@ impl<P: Program> Cache<P> {
         let slot = taken.slot;
         // Masks are per origin.
         (t.mask.0.in_port, t.mask.0.recirc_id) = (u32::MAX, u32::MAX);
-        let (subtable, subtable_is_new) = self.subtables.mask_for(&t.mask, origin, family);
-        let (mask_is_new, origin_is_new) = self.subtables.add(subtable, origin);
-        self.new_mask |= mask_is_new;
+        let interned = self.subtables.mask_for(&t.mask, origin, family);
+        let (subtable, subtable_is_new) = (interned.number, interned.is_new);
+        let first_use = self.subtables.add(subtable, origin);
+        self.new_mask |= first_use.mask;
         let held = Arc::clone(self.subtables.get(subtable)?);
         let hash = self.hash_under(sought, subtable)?;
-        let (mut context, mut context_is_new) = (origin, false);
+        let mut context = Interned::known(origin);
         if let Some(key) = sought.context {
-            let bits = (subtable, &*held.context_bits, family.is_odd());
-            (context, context_is_new) = self.contexts.retain(bits, origin, key)?;
+            let mask = ContextMask {
+                subtable,
+                bits: &held.context_bits,
+                is_odd: family.is_odd(),
+            };
+            context = self.contexts.retain(mask, origin, key)?;
         }
         if !self.table.insert(hash, slot) {
-            self.contexts.release(context);
+            self.contexts.release(context.number);
             self.subtables.remove(subtable, origin);
             // The first chunk stays.
             if self.store.free(slot).is_none()
@@ -54,12 +60,13 @@ impl<P: Program> Cache<P> {
             return None;
         }
         self.subtables.entered(subtable, sought.key);
-        let (group, stamp) = self
-            .enter((subtable, context), &t.deps, &t.overrides)
+        let membership = self
+            .enter(subtable, context.number, &t.deps, &t.overrides)
             .unwrap_or_default();
-        let (translation, translation_is_new) = self.translations.intern(t, any);
+        let interned = self.translations.intern(t, any);
+        let translation = interned.number;
         let program = self.translations.program_of(translation)?;
-        let key = sought.key.with_origin(context);
+        let key = sought.key.with_origin(context.number);
         self.translations.retain(translation);
         if let Some((n, mem)) = taken.chunk {
             self.new_chunk = true;
@@ -69,15 +76,15 @@ impl<P: Program> Cache<P> {
         if subtable_is_new {
             self.push(RevalidatorEvent::Subtable(subtable, Some(held)));
         }
-        if origin_is_new {
+        if first_use.origin {
             let shown = self.context_of(origin, None, family);
             self.push(RevalidatorEvent::Context(origin, Some(shown)));
         }
-        if context_is_new {
+        if context.is_new {
             let shown = self.context_of(origin, sought.context, family);
-            self.push(RevalidatorEvent::Context(context, Some(shown)));
+            self.push(RevalidatorEvent::Context(context.number, Some(shown)));
         }
-        if translation_is_new {
+        if interned.is_new {
             let v = self.translations.get(translation).map(Arc::clone);
             self.push(RevalidatorEvent::CachedTranslation(translation, v));
         }
@@ -90,8 +97,7 @@ impl<P: Program> Cache<P> {
                 subtable,
                 program,
                 now_ms,
-                group,
-                stamp,
+                membership,
             });
         }
         self.horizon.set(self.next_id);
@@ -102,7 +108,7 @@ impl<P: Program> Cache<P> {
     /// Describes a context for the revalidator: the origin, and the words that the packet had outside of its
     /// compact key.
     fn context_of(&self, origin: u32, key: Option<&FlowKey>, family: Family) -> Arc<Context> {
-        let (in_port, recirc_id) = self.subtables.source(origin);
+        let Source { in_port, recirc_id } = self.subtables.source(origin);
         let words = key.map_or(&[][..], |key| &key.words()[..]).iter();
         let words = words.zip(context_mask(family).words()).map(|(w, o)| w & o);
         Arc::new(Context {
@@ -124,25 +130,27 @@ impl<P: Program> Cache<P> {
             return None;
         }
         let e = self.store.get(slot)?;
-        let under = (e.subtable(), e.key().origin());
-        let entered = self.enter(under, &t.deps, &t.overrides).unwrap_or_default();
+        let (subtable, context) = (e.subtable(), e.key().origin());
+        let entered = self
+            .enter(subtable, context, &t.deps, &t.overrides)
+            .unwrap_or_default();
         let interned = self.translations.intern(t, any);
         self.rename(slot, interned, entered);
-        self.translations.program_of(interned.0)
+        self.translations.program_of(interned.number)
     }
-    /// Puts an entry under the group for its mask, these dependencies and overrides. Returns the group and
-    /// the entry's stamp there.
+    /// Puts an entry under the group for its mask, these dependencies and overrides.
     fn enter(
         &mut self,
-        (subtable, context): (u32, u32),
+        subtable: u32,
+        context: u32,
         deps: &[Dep],
         overrides: &[Override],
-    ) -> Option<(u16, u32)> {
+    ) -> Option<Membership> {
         let held = self.subtables.get(subtable)?;
-        let (origin, _) = self.contexts.origin(context);
+        let origin = self.contexts.origin(context);
         let under = Under {
             subtable,
-            in_port: self.subtables.source(origin).0.min(MAX_LISTED),
+            in_port: self.subtables.source(origin).in_port.min(MAX_LISTED),
             mask: &held.mask,
             v6: held.family.is_v6(),
             context_mask: context_mask(held.family),
@@ -154,25 +162,26 @@ impl<P: Program> Cache<P> {
         let Some(e) = self.store.get(slot).filter(|e| e.id() == id && e.alive()) else {
             return;
         };
-        let under = (e.subtable(), e.key().origin());
+        let (subtable, context) = (e.subtable(), e.key().origin());
         if !self.events.has_room(RESERVE) {
             return;
         }
         // `None`: this worker knows of changes later than the translation, and will check the entry by
         // itself.
-        let Some(entered) = self.enter(under, cached.deps(), cached.overrides()) else {
+        let Some(entered) = self.enter(subtable, context, cached.deps(), cached.overrides()) else {
             return;
         };
         let interned = self.translations.adopt(cached);
         self.rename(slot, interned, entered);
     }
-    fn rename(&mut self, slot: u32, (translation, is_new): (u32, bool), (group, stamp): (u16, u32)) {
+    fn rename(&mut self, slot: u32, interned: Interned, membership: Membership) {
+        let translation = interned.number;
         if let Some(e) = self.store.get(slot) {
-            let (left, _) = e.group();
-            e.set_group(group, stamp);
-            self.groups.leave(left);
+            let left = e.membership();
+            e.set_membership(membership);
+            self.groups.leave(left.group);
         }
-        if is_new {
+        if interned.is_new {
             let v = self.translations.get(translation).map(Arc::clone);
             self.push(RevalidatorEvent::CachedTranslation(translation, v));
         }

@@ -327,7 +327,7 @@ impl<P: Program> Cache<P> {
         let (key, origin) = (e.key(), e.key().origin());
         Some(Guessed {
             slot,
-            key: key.with_origin(self.contexts.origin(origin).0),
+            key: key.with_origin(self.contexts.origin(origin)),
             origin,
             mask: *self.subtables.compact(e.subtable())?,
             context_bits: self.subtables.context_bits(e.subtable()),

@@ -17,12 +17,12 @@ impl<P: Program> Cache<P> {
         let Some(e) = self.store.get(slot) else { return };
         e.evict(e.id());
         let n = e.subtable();
-        let (origin, more) = self.contexts.origin(e.key().origin());
-        let key = e.key().with_origin(origin);
+        let context = e.key().origin();
+        let key = e.key().with_origin(self.contexts.origin(context));
         let Some(mask) = self.subtables.compact(n) else {
             return;
         };
-        let hash = mask.hash(&key, &self.key, n) ^ more;
+        let hash = mask.hash(&key, &self.key, n) ^ self.contexts.hash_of(context);
         if self.table.remove(hash, slot) {
             self.subtables.left(n, &key);
             self.evicted.push(slot);
@@ -45,9 +45,9 @@ impl<P: Program> Cache<P> {
             let Some(e) = self.store.get(slot) else { continue };
             let (id, translation, subtable, counted) =
                 (e.id(), e.translation(), e.subtable(), Self::counted(e));
-            self.groups.leave(e.group().0);
+            self.groups.leave(e.membership().group);
             let context = e.key().origin();
-            let (origin, _) = self.contexts.origin(context);
+            let origin = self.contexts.origin(context);
             e.free();
             self.push(RevalidatorEvent::Gone(slot, id, translation, counted));
             self.translations.release(translation);

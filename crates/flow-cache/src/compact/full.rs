@@ -4,6 +4,7 @@ use super::{
     CompactKey, CompactMask, Family, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts, mac_words, port_word,
     v4_words, v6_words,
 };
+use crate::subtable::Source;
 use heddle_flow::key::HEADER_WORD;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::LazyLock;
@@ -176,12 +177,7 @@ pub struct Room {
 
 impl Room {
     /// Builds the full key of a packet from its compact key and its context.
-    pub fn whole(
-        &mut self,
-        key: &CompactKey,
-        (in_port, recirc_id): (u32, u32),
-        context: Option<&FlowKey>,
-    ) -> &FlowKey {
+    pub fn whole(&mut self, key: &CompactKey, source: Source, context: Option<&FlowKey>) -> &FlowKey {
         if self.has_context || context.is_some() {
             self.key.clear_context();
         }
@@ -190,7 +186,7 @@ impl Room {
             self.key.copy_context(context);
         }
         key.write_to(&mut self.key);
-        (self.key.in_port, self.key.recirc_id) = (in_port, recirc_id);
+        (self.key.in_port, self.key.recirc_id) = (source.in_port, source.recirc_id);
         &self.key
     }
 }

@@ -149,8 +149,8 @@ proptest! {
                 ..FlowKey::default()
             };
             let right_at = generations.read(slot());
-            let (n, stamp) = groups.enter(&[right_at], &overrides, under).expect("it is new");
-            number = n;
+            let Membership { group, stamp } = groups.enter(&[right_at], &overrides, under).expect("it is new");
+            number = group;
             Plain { compact: CompactKey::of(&key, key.in_port), key: key.masked(&mask), stamp, right_at }
         }).collect();
         for (changes, which, all) in steps {
@@ -163,7 +163,8 @@ proptest! {
                 let p = &mut list[at];
                 let full = |i: usize| Some(p.key.words()[i.checked_sub(CONTEXT_WORDS.into())?]);
                 let key = |i: usize| full(i).unwrap_or_else(|| p.compact.words()[i]);
-                let stamp = groups.look(number, p.stamp, any, &generations, key);
+                let entry = Membership { group: number, stamp: p.stamp };
+                let stamp = groups.look(entry, any, &generations, key);
                 let known = KnownBits::new(&p.key, &mask);
                 let outlasts = generations.outlasts(&[p.right_at], &overrides, known, usize::MAX);
                 prop_assert_eq!(stamp.is_some(), outlasts);
@@ -173,10 +174,11 @@ proptest! {
                     None => {
                         let again = groups.enter(&[now], &overrides, under).expect("it is new");
                         groups.leave(number);
-                        again.1
+                        again.stamp
                     }
                 };
-                prop_assert!(groups.holds(number, p.stamp, any));
+                let entry = Membership { group: number, stamp: p.stamp };
+                prop_assert!(groups.holds(entry, any));
             }
         }
         for _ in &list {
@@ -210,33 +212,31 @@ fn key(at: usize) -> u64 {
 fn what_is_not_known_is_not_right() {
     let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
     let old = generations.read(slot());
-    let (n, stamp) = groups.enter(&[old], &[], under(1, &mask)).unwrap();
-    let (other, _) = groups.enter(&[old], &[], under(2, &mask)).unwrap();
-    assert_ne!(n, other);
+    let mut entry = groups.enter(&[old], &[], under(1, &mask)).unwrap();
+    let other = groups.enter(&[old], &[], under(2, &mask)).unwrap();
+    assert_ne!(entry.group, other.group);
     log_change(&generations, &[about(5)]);
-    let stamp = groups
-        .look(n, stamp, generations.any(), &generations, key)
-        .unwrap();
+    entry.stamp = groups.look(entry, generations.any(), &generations, key).unwrap();
     assert!(groups.enter(&[old], &[], under(1, &mask)).is_none());
     // One change more than a group keeps.
     for dst in (1..).take(MAX_GROUP_CHANGES + 1) {
-        let kept = groups.look(n, stamp, generations.any(), &generations, key);
+        let kept = groups.look(entry, generations.any(), &generations, key);
         assert!(kept.is_some(), "{dst}");
         log_change(&generations, &[about(dst)]);
     }
-    assert_eq!(groups.look(n, stamp, generations.any(), &generations, key), None);
+    assert_eq!(groups.look(entry, generations.any(), &generations, key), None);
     let now = || [generations.read(slot())];
-    let (_, stamp) = groups.enter(&now(), &[], under(1, &mask)).unwrap();
+    entry.stamp = groups.enter(&now(), &[], under(1, &mask)).unwrap().stamp;
     let any = generations.any();
-    assert_eq!(groups.look(n, stamp, any, &generations, key), Some(stamp));
+    assert_eq!(groups.look(entry, any, &generations, key), Some(entry.stamp));
     (1..2_000).for_each(|dst| log_change(&generations, &[about(dst)]));
-    let forgotten = groups.look(n, stamp, generations.any(), &generations, key);
+    let forgotten = groups.look(entry, generations.any(), &generations, key);
     assert_eq!(forgotten, None, "the log has forgotten some");
     // A change of something without a log.
     let dep = [generations.read(9)];
-    let (n, stamp) = groups.enter(&dep, &[], under(1, &mask)).unwrap();
+    let entry = groups.enter(&dep, &[], under(1, &mask)).unwrap();
     generations.bump(9);
-    assert_eq!(groups.look(n, stamp, generations.any(), &generations, key), None);
+    assert_eq!(groups.look(entry, generations.any(), &generations, key), None);
 }
 
 /// The number of groups is bounded, and numbers of unused groups are reused.
@@ -245,7 +245,7 @@ fn watches_are_bounded() {
     let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
     let enter = |groups: &mut ValidityGroups, subtable: usize| {
         let under = under(u32::try_from(subtable).unwrap(), &mask);
-        groups.enter(&[generations.read(1)], &[], under).unwrap().0
+        groups.enter(&[generations.read(1)], &[], under).unwrap().group
     };
     let all: Vec<u16> = (0..2 * MAX_GROUPS)
         .map(|subtable| enter(&mut groups, subtable))
@@ -256,7 +256,10 @@ fn watches_are_bounded() {
         in_port: 1,
         ..under(0, &mask)
     };
-    let other = groups.enter(&[generations.read(2)], &[], elsewhere).unwrap().0;
+    let other = groups
+        .enter(&[generations.read(2)], &[], elsewhere)
+        .unwrap()
+        .group;
     assert_ne!(other, NONE);
     all.iter().for_each(|n| groups.leave(*n));
     assert_ne!(enter(&mut groups, 0), NONE);
@@ -268,19 +271,19 @@ fn watches_are_bounded() {
 fn notes_are_bounded() {
     let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
     let dep = [generations.read(slot())];
-    let all: Vec<(u16, u32)> = (0..300)
+    let all: Vec<Membership> = (0..300)
         .map(|subtable| groups.enter(&dep, &[], under(subtable, &mask)).unwrap())
         .collect();
     let most = u32::try_from(MAX_GROUP_CHANGES).unwrap();
     (1..=most).for_each(|dst| log_change(&generations, &[about(dst)]));
-    let right = |groups: &mut ValidityGroups, (n, stamp), dst: u32| {
+    let right = |groups: &mut ValidityGroups, entry, dst: u32| {
         groups.begin();
         let fields = FlowMask(FlowKey {
             nw_dst: dst,
             ..FlowKey::default()
         });
         let key = |i: usize| CompactMask::of_fields(&fields, false).words()[i];
-        groups.look(n, stamp, generations.any(), &generations, key)
+        groups.look(entry, generations.any(), &generations, key)
     };
     let run_steps = all
         .iter()
@@ -303,17 +306,21 @@ fn a_worn_watch_is_given_up() {
     let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
     let enter = |groups: &mut ValidityGroups| {
         let entered = groups.enter(&[generations.read(slot())], &[], under(1, &mask));
-        entered.unwrap().0
+        entered.unwrap().group
     };
     let n = enter(&mut groups);
     groups.all[usize::from(n)].changes.last = WORN - 3;
+    let entry = Membership {
+        group: n,
+        stamp: WORN - 1,
+    };
     let mut stamp = Some(WORN - 3);
     for dst in 1..5 {
         assert_eq!(stamp.is_some(), dst < 4);
         log_change(&generations, &[about(dst)]);
         let any = generations.any();
-        stamp = groups.look(n, WORN - 1, any, &generations, key);
-        assert!(dst < 3 || !groups.holds(n, WORN - 1, any));
+        stamp = groups.look(entry, any, &generations, key);
+        assert!(dst < 3 || !groups.holds(entry, any));
     }
     assert_eq!(stamp, None);
     assert_ne!(enter(&mut groups), n);
@@ -325,7 +332,7 @@ fn a_worn_watch_is_given_up() {
 fn a_burst_takes_in_a_bounded_number_of_changes() {
     let (generations, mask, mut groups) = (Generations::default(), by_address(), ValidityGroups::new());
     let dep = [generations.read(slot())];
-    let all: Vec<(u16, u32)> = (0..8)
+    let all: Vec<Membership> = (0..8)
         .map(|subtable| groups.enter(&dep, &[], under(subtable, &mask)).unwrap())
         .collect();
     for bundle in 0..50 {
@@ -335,18 +342,19 @@ fn a_burst_takes_in_a_bounded_number_of_changes() {
     let last = |w: &ValidityGroups, n: u16| w.all[usize::from(n)].changes.last;
     let any = generations.any();
     groups.begin();
-    for (n, stamp) in &all {
-        assert_eq!(groups.look(*n, *stamp, any, &generations, key), None);
+    for entry in &all {
+        assert_eq!(groups.look(*entry, any, &generations, key), None);
     }
     // One more change for each group: it makes its entries stale.
-    let taken = all.iter().map(|(n, stamp)| last(&groups, *n) - stamp);
+    let taken = all.iter().map(|entry| last(&groups, entry.group) - entry.stamp);
     assert_eq!(taken.sum::<u32>() as usize, TAKEN_IN_CHANGES + all.len());
     // Entries with that stamp are valid from there on.
     log_change(&generations, &[about(7)]);
     groups.begin();
-    for (n, _) in &all {
-        let stamp = last(&groups, *n);
-        let now = groups.look(*n, stamp, generations.any(), &generations, key);
+    for entry in &all {
+        let stamp = last(&groups, entry.group);
+        let entry = Membership { stamp, ..*entry };
+        let now = groups.look(entry, generations.any(), &generations, key);
         assert_eq!(now, Some(stamp + 1));
     }
 }

@@ -2,7 +2,7 @@
 //! ([`super::queue`] decides this).
 
 use super::super::command::{Reply, token_of};
-use super::super::{BELL_TOKEN, RxSlot, Source, Worker};
+use super::super::{BELL_TOKEN, RxSlot, Source, Taken, Worker};
 use super::backoff::RING_BUSY_CYCLES;
 use super::queue::{Others, PortBudget, QUANTUM_CYCLES};
 use heddle_datapath_api::DropKind;
@@ -12,16 +12,35 @@ use heddle_sys::Tsc;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 
+/// A round over the queues.
+struct Polled {
+    packets: usize,
+    /// A queue was left out.
+    left_out: bool,
+}
+
+/// The events of one wait.
+#[derive(Default)]
+pub(crate) struct Events {
+    /// There was any event.
+    pub(crate) any: bool,
+    /// The bell rang.
+    pub(crate) bell: bool,
+}
+
 impl Worker {
     /// One turn of each queue that need not wait for others ([`super::queue`]); returns the number of
     /// packets. Queues with few packets share a burst. It is forwarded when it is half full, so that the next
     /// queue always finds room, or at the end of the round. A queue whose packets are expensive shares no
     /// burst.
     pub(crate) fn poll_all(&mut self, t0: u64) -> usize {
-        let (mut total, waited) = self.poll_each(t0, true);
-        if total == 0 && waited {
+        let Polled {
+            packets: mut total,
+            left_out,
+        } = self.poll_each(t0, true);
+        if total == 0 && left_out {
             // The other queues have no packets after all, or wait too.
-            (total, _) = self.poll_each(Tsc::now(), false);
+            total = self.poll_each(Tsc::now(), false).packets;
         }
         if !self.syncing.is_empty() {
             self.publish_rx_drops();
@@ -39,9 +58,8 @@ impl Worker {
     }
 
     /// Polls each queue, in their order. If `patient`, it skips queues that have to wait for others, and
-    /// queues in back-off. Queues in back-off are also skipped while rings had packets recently. Returns the
-    /// number of packets, and whether some queue was left out.
-    fn poll_each(&mut self, t0: u64, patient: bool) -> (usize, bool) {
+    /// queues in back-off. Queues in back-off are also skipped while rings had packets recently.
+    fn poll_each(&mut self, t0: u64, patient: bool) -> Polled {
         let (mut total, mut waited) = (0, false);
         let mut t = t0;
         let was_full = std::mem::take(&mut self.schedule.full);
@@ -95,7 +113,10 @@ impl Worker {
                 _ => Others::Active,
             });
             let resources = &mut self.resources;
-            let (n, full) = slot.take(
+            let Taken {
+                packets: n,
+                more: full,
+            } = slot.take(
                 max,
                 &mut resources.pool,
                 &mut resources.live.burst,
@@ -151,14 +172,16 @@ impl Worker {
         if !self.scratch.sources.is_empty() {
             self.forward(t);
         }
-        (total, waited)
+        Polled {
+            packets: total,
+            left_out: waited,
+        }
     }
 
     /// Queries the kernel at time `t` for queues that have packets; the other ones are skipped for a while.
     /// Returns the time.
     fn query_kernel(&mut self, t: u64) -> u64 {
-        let (_, rung) = self.poll_events(0);
-        if rung {
+        if self.poll_events(0).bell {
             // The round reads commands in any case.
             self.bell.drain();
         }
@@ -175,23 +198,22 @@ impl Worker {
         now
     }
 
-    /// Waits up to `timeout_ms` for events on queues and the bell, and marks the queues. Returns whether
-    /// there was an event, and whether the bell rang.
-    pub(crate) fn poll_events(&mut self, timeout_ms: i32) -> (bool, bool) {
-        let (mut any, mut rung) = (false, false);
+    /// Waits up to `timeout_ms` for events on queues and the bell, and marks the queues.
+    pub(crate) fn poll_events(&mut self, timeout_ms: i32) -> Events {
+        let mut events = Events::default();
         let Ok(ready) = self.epoll.wait(timeout_ms) else {
-            return (false, false);
+            return events;
         };
         for r in ready {
-            any = true;
-            rung |= r.token == BELL_TOKEN;
+            events.any = true;
+            events.bell |= r.token == BELL_TOKEN;
             let same = |fd: RawFd| token_of(fd) == r.token;
             for slot in self.rx.iter_mut().filter(|s| s.watched.is_some_and(same)) {
                 slot.fired = true;
                 self.schedule.idle.fired = true;
             }
         }
-        (any, rung)
+        events
     }
 
     /// Skips the queues for which the kernel reported no packets at time `now`.

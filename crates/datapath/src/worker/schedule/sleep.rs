@@ -23,8 +23,10 @@
 
 use super::super::Worker;
 use super::polling::AdaptivePolling;
+use super::round::Events;
 use heddle_sys::Tsc;
 use heddle_sys::awake::Awake;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
@@ -66,9 +68,9 @@ const SHORTER: u8 = 6;
 const STEP: u8 = 2;
 
 impl Idle {
-    /// The last round, from `begin` to `end`, found `packets` packets.
-    pub(crate) fn busy(&mut self, packets: usize, (begin, end): (u64, u64), max: u64) {
-        self.polling.found(begin, end, packets, max);
+    /// The last round, which took place within these cycle counts, found `packets` packets.
+    pub(crate) fn busy(&mut self, packets: usize, round: Range<u64>, max: u64) {
+        self.polling.found(round.start, round.end, packets, max);
         self.pauses = 0;
         if packets >= BUSY_ROUND_PACKETS {
             self.shorter = SHORTER;
@@ -170,7 +172,7 @@ impl Worker {
             self.counters.sleeps.add(1);
             let asleep = Tsc::now();
             self.counters.asleep_since.set(asleep);
-            let (woken, bell) = self.poll_events(timeout);
+            let Events { any: woken, bell } = self.poll_events(timeout);
             rung = bell;
             let now = Tsc::now();
             if woken {
@@ -222,13 +224,13 @@ mod tests {
     fn pauses_are_short_at_first_where_many_packets_came() {
         let mut idle = Idle::default();
         assert_eq!(pauses(&mut idle), [1000, 1000]);
-        idle.busy(1, (0, 1), 0);
+        idle.busy(1, 0..1, 0);
         assert_eq!(pauses(&mut idle), [1000, 1000]);
-        idle.busy(32, (0, 1), 0);
+        idle.busy(32, 0..1, 0);
         assert_eq!(pauses(&mut idle), [15, 62, 250, 1000, 1000]);
-        idle.busy(32, (0, 1), 0);
+        idle.busy(32, 0..1, 0);
         assert_eq!(idle.next_pause(1000), Some(Duration::from_nanos(15_625)));
-        idle.busy(2, (0, 1), 0);
+        idle.busy(2, 0..1, 0);
         assert_eq!(pauses(&mut idle), [62, 250, 1000, 1000]);
     }
 }
