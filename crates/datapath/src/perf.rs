@@ -87,7 +87,7 @@ pub(crate) struct Own {
 /// An iteration of a worker that has ended.
 #[derive(Clone, Copy)]
 pub(crate) struct Iteration {
-    /// Its number.
+    /// The number of the iteration.
     pub(crate) at: u64,
     /// The counters at its start.
     pub(crate) start: Start,

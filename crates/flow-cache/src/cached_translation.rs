@@ -150,7 +150,8 @@ impl<P: Program> CachedTranslations<P> {
     pub(crate) fn get(&self, n: u32) -> Option<&Arc<CachedTranslation<P>>> {
         self.all.get(n).map(|(cached, _)| cached)
     }
-    /// The number of the result of `t`. Takes all but the actions out of `t` if it is new. `any` was read before the translation.
+    /// The number of the result of `t`. Takes all but the actions out of `t` if it is new. `any` was read
+    /// before the translation.
     pub(crate) fn intern(&mut self, t: &mut Translation, any: u64) -> Interned {
         // New flows often come by thousands with one result.
         if let Some(v) = self.get(self.last).filter(|v| v.is_result_of(t)) {

@@ -104,7 +104,7 @@ struct Read {
     guess: Guess,
 }
 
-/// What the tracker needs of a packet that was read.
+/// The input of the tracker.
 #[derive(Clone, Copy)]
 struct ReadPacket<'a> {
     read: &'a Read,

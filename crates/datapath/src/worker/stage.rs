@@ -57,9 +57,9 @@ pub(super) struct LastOuter {
 /// A packet of a group.
 #[derive(Clone, Copy)]
 pub(super) struct GroupPacket {
-    /// Its number in the group.
+    /// The number in the group.
     pub(super) i: usize,
-    /// Its run.
+    /// The number of the run.
     pub(super) r: usize,
     pub(super) id: LiveId,
 }
