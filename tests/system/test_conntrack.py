@@ -181,6 +181,60 @@ def scenario_fragments_ipv6(lab):
     translated_fragments(lab, "ipv6", "fd00::240", "fd00::")
 
 
+def reassembled_once(lab, family, prefix):
+    """Fragments from a gateway's outside go to `ct` by a rule that matches nothing else."""
+    v6 = family == "ipv6"
+    each, ethertype, name = ("64", 0x86DD, "v6") if v6 else ("24", 0x0800, "v4")
+    sw = lab.switch()
+    lab.bridge(sw)
+    a = lab.veth_pod(sw, "a", f"{prefix}1/{each}", ipv6=v6, column=["--", "set", "interface", "va", "ofport_request=1"])
+    b = lab.veth_pod(sw, "b", f"{prefix}2/{each}", ipv6=v6, column=["--", "set", "interface", "vb", "ofport_request=2"])
+    sw.ofctl("add-flow", "br0", f"priority=110,in_port=1,{family},nw_frag=yes,actions=ct(table=0,zone=64004)")
+    if v6:
+        wait_for("addresses", lambda: "tentative" not in lab.net.run(a, "ip", "-6", "addr") + lab.net.run(b, "ip", "-6", "addr"))
+    # The fragments that arrive are as long as those that were sent, not as the output's MTU allows.
+    lab.net.run(a, "ip", "link", "set", "eth0", "mtu", "1300")
+    lab.net.ping(a, f"{prefix}2")
+    with lab.net.raw(b, "eth0") as sock:
+        lab.net.ping(a, f"{prefix}2", count=5, size=4000)
+        sock.settimeout(0.5)
+        mine = lab.net.run(b, "cat", "/sys/class/net/eth0/address").strip()
+        sizes = []
+        try:
+            while True:
+                frame = sock.recv(65535)
+                if frame[:6] == bytes.fromhex(mine.replace(":", "")) and frame[12:14] == ethertype.to_bytes(2, "big"):
+                    sizes.append(len(frame))
+        except TimeoutError:
+            pass
+    big = [n for n in sizes if n > 1000]
+    # 4,008 bytes of ICMP; 1,280 of them behind an IPv4 header, 1,248 behind IPv6's with a fragment header.
+    assert len(big) == 15 and max(big) == (14 + 40 + 8 + 1248 if v6 else 14 + 20 + 1280), sizes
+    shown = sw.appctl("dpctl/ipf-get-status", "-m")
+    assert f"{name} frags completed: 20" in shown and "num frag: 0" in shown, shown
+    # After `ct` no flow sees a fragment.
+    flows = [f for f in sw.appctl("dpctl/dump-flows").splitlines() if "recirc_id(0)" not in f]
+    assert flows and all("frag=no" in f for f in flows), flows
+    # Longer than what the output takes: dropped by name.
+    lab.net.run(a, "ip", "link", "set", "eth0", "mtu", "1500")
+    sw.vsctl("set", "interface", "vb", "mtu_request=1400")
+    wait_for("the MTU", lambda: sw.vsctl("get", "interface", "vb", "mtu").strip() == "1400")
+    assert lab.net.ping(a, f"{prefix}2", size=4000, lossless=False) == 0
+    assert int(sw.appctl("coverage/read-counter", "datapath_drop_tx_too_long")) > 0
+
+
+@limit(200)
+def scenario_fragments_are_whole_after_ct(lab):
+    """Packets that are looked up again after `ct` are no fragments, and leave as fragments of the lengths that came."""
+    reassembled_once(lab, "ip", "10.1.0.")
+
+
+@limit(200)
+def scenario_fragments_are_whole_after_ct_ipv6(lab):
+    """The same with IPv6."""
+    reassembled_once(lab, "ipv6", "fd00::")
+
+
 FTP_SERVER = """
 import sys
 from pyftpdlib.authorizers import DummyAuthorizer

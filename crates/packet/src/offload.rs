@@ -18,7 +18,7 @@ pub enum Csum {
     },
 }
 
-/// The protocol that a GSO packet's segments have.
+/// The kind of a GSO packet: how it is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -27,6 +27,16 @@ pub enum GsoKind {
     Tcp6,
     /// UDP, each segment a datagram (USO).
     Udp,
+    /// A datagram of any protocol that came in fragments, and leaves in fragments. No device takes this kind.
+    Fragments,
+}
+
+impl GsoKind {
+    /// Whether some devices cut this kind.
+    #[inline]
+    pub fn is_for_devices(self) -> bool {
+        !matches!(self, Self::Fragments)
+    }
 }
 
 /// The kind of tunnel headers around a GSO packet, as far as they differ from segment to segment.
@@ -87,11 +97,12 @@ impl Wraps {
 /// Segmentation data of a GSO packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gso {
-    /// The protocol that is segmented.
+    /// How the packet is cut.
     pub kind: GsoKind,
     /// TCP with CWR only on the first segment.
     pub ecn: bool,
-    /// Payload bytes of each segment (the last may be shorter).
+    /// Payload bytes of each segment (the last may be shorter). A multiple of eight for
+    /// [`GsoKind::Fragments`].
     pub size: u16,
     /// Bytes of headers that each segment repeats, as the sender claims; a hint only.
     pub hdr_len: u16,
@@ -104,7 +115,8 @@ pub struct Gso {
 pub struct Offload {
     /// The L4 checksum's state.
     pub csum: Csum,
-    /// Segmentation data, if this is a GSO packet. Implies `csum` partial.
+    /// Segmentation data, if this is a GSO packet. Implies `csum` partial, except for
+    /// [`GsoKind::Fragments`].
     pub gso: Option<Gso>,
 }
 

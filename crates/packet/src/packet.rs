@@ -506,10 +506,12 @@ impl Packet {
         self.head_mut().copy_within(0..ADDRS, 4);
         self.pull_front(4)
     }
-    /// Whether it is a GSO packet in tunnels.
+    /// Whether it is a GSO packet that most devices do not take: in tunnels, or to be cut into fragments.
     #[inline]
-    pub fn is_wrapped(&self) -> bool {
-        self.offload.gso.is_some_and(|gso| !gso.wraps.is_empty())
+    pub fn needs_cutting(&self) -> bool {
+        self.offload
+            .gso
+            .is_some_and(|gso| !gso.wraps.is_empty() || !gso.kind.is_for_devices())
     }
     /// The parts of the packet in order, for a gather list. A packet without bytes has none.
     pub fn iovs(&self) -> impl Iterator<Item = Iov<'_>> {

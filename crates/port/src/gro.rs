@@ -78,6 +78,7 @@ impl GsoKinds {
             GsoKind::Tcp4 => self.tcp4,
             GsoKind::Tcp6 => self.tcp6,
             GsoKind::Udp => self.udp,
+            GsoKind::Fragments => false,
         }
     }
 }

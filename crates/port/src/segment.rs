@@ -1,5 +1,6 @@
 //! Finishing packets in software: GSO packets cut into segments, checksums filled in. A GSO packet in tunnels
-//! is cut after it went into them: each segment gets its outer headers.
+//! is cut after it went into them: each segment gets its outer headers. Segments may be IP fragments
+//! ([`GsoKind::Fragments`]).
 //!
 //! Used for destinations without these offloads. The packet's metadata defines the work, its bytes give the
 //! offsets. Both come from a sender that may lie, so each offset is checked against the bytes. A GSO packet
@@ -8,6 +9,7 @@
 //! Cost: each segment is copied once, behind a copy of the headers, and summed once; no allocation beyond the
 //! pool's.
 
+mod fragments;
 mod frame;
 mod outer;
 #[cfg(test)]
@@ -15,6 +17,7 @@ mod tests;
 mod whole;
 
 use arrayvec::ArrayVec;
+use fragments::Fragments;
 use frame::{L3, Layout};
 use heddle_packet::{BURST, Csum, Gso, GsoKind, Offload, Packet, Pool, Wrap, Wraps};
 use heddle_wire::checksum::Sum;
@@ -201,7 +204,8 @@ pub fn as_datagrams(
         Some((Wrap::Vxlan | Wrap::Geneve, inner)) => inner.is_empty(),
         _ => false,
     };
-    if !packet.offload.gso.is_some_and(|g| one_of_udp(g.wraps)) {
+    let fits = |g: Gso| one_of_udp(g.wraps) && g.kind.is_for_devices();
+    if !packet.offload.gso.is_some_and(fits) {
         return Ok(false);
     }
     with_headers(pool, packet, &mut |pool, packet| {
@@ -258,10 +262,49 @@ impl Datagrams {
     }
 }
 
+/// Length of the longest piece that a GSO packet is cut into, with all headers.
+///
+/// # Errors
+/// [`SegmentError`].
+pub fn longest_piece(packet: &Packet) -> Result<usize, SegmentError> {
+    let cut = Cut::of(packet)?;
+    let longest = cut.inner.headers() + usize::from(cut.gso.size);
+    Ok(longest.min(packet.len() + cut.inner.added()))
+}
+
+/// The innermost headers of a GSO packet.
+enum Inner {
+    /// Of a connection or datagrams: each segment is a packet.
+    Segments(Layout),
+    /// Of a datagram that is cut into fragments.
+    Fragments(Fragments),
+}
+
+impl Inner {
+    /// Offset of the bytes that are cut.
+    fn payload(&self) -> usize {
+        match self {
+            Self::Segments(layout) => layout.payload,
+            Self::Fragments(fragments) => fragments.payload,
+        }
+    }
+    /// Bytes of headers that each segment has and the GSO packet has not.
+    fn added(&self) -> usize {
+        match self {
+            Self::Segments(_) => 0,
+            Self::Fragments(fragments) => fragments.added(),
+        }
+    }
+    /// Bytes before the payload of each segment.
+    fn headers(&self) -> usize {
+        self.payload() + self.added()
+    }
+}
+
 /// The description of how a GSO packet is cut.
 struct Cut {
     outers: Outers,
-    layout: Layout,
+    inner: Inner,
     /// Offset of the innermost network header.
     inner_l3: usize,
     gso: Gso,
@@ -271,17 +314,17 @@ struct Cut {
 impl Cut {
     fn of(packet: &Packet) -> Result<Self, SegmentError> {
         let frame = packet.head();
-        let Offload {
-            csum: Csum::Partial { start, .. },
-            gso: Some(gso),
-        } = packet.offload
-        else {
-            return Err(SegmentError::Malformed);
-        };
+        let gso = packet.offload.gso.ok_or(SegmentError::Malformed)?;
         let (outers, at, begins) = outer::outers(frame, gso.wraps)?;
-        let (_, inner_l3) = frame::network(packet.head(), at, begins)?;
-        let layout = Layout::of(frame, (at, begins), usize::from(start), gso.kind)?;
-        let count = (packet.len() - layout.payload)
+        let (l3, inner_l3) = frame::network(packet.head(), at, begins)?;
+        let inner = match (gso.kind, packet.offload.csum) {
+            (GsoKind::Fragments, _) => Inner::Fragments(Fragments::of(frame, (l3, inner_l3), gso.size)?),
+            (kind, Csum::Partial { start, .. }) => {
+                Inner::Segments(Layout::of(frame, (at, begins), usize::from(start), kind)?)
+            }
+            _ => return Err(SegmentError::Malformed),
+        };
+        let count = (packet.len() - inner.payload())
             .div_ceil(usize::from(gso.size).max(1))
             .max(1);
         if count > MAX_SEGMENTS {
@@ -289,7 +332,7 @@ impl Cut {
         }
         Ok(Self {
             outers,
-            layout,
+            inner,
             inner_l3,
             gso,
             count,
@@ -301,21 +344,27 @@ impl Cut {
     fn segment(&self, whole: &Packet, i: usize, space: &mut [u8]) -> Result<usize, SegmentError> {
         let headers = whole
             .head()
-            .get(..self.layout.payload)
+            .get(..self.inner.payload())
             .ok_or(SegmentError::Malformed)?;
         let size = usize::from(self.gso.size).max(1);
-        let from = i * size;
-        let len = headers.len() + size.min((whole.len() - headers.len()).saturating_sub(from));
+        let (from, last) = (i * size, i + 1 == self.count);
+        let payload = size.min((whole.len() - headers.len()).saturating_sub(from));
+        let len = self.inner.headers() + payload;
         let space = space.get_mut(..len).ok_or(SegmentError::Malformed)?;
-        let (h, p) = space.split_at_mut(headers.len());
-        h.copy_from_slice(headers);
+        let (h, p) = space.split_at_mut(self.inner.headers());
+        h.get_mut(..headers.len())
+            .ok_or(SegmentError::Malformed)?
+            .copy_from_slice(headers);
         whole.copy_from(headers.len() + from, p);
-        self.layout.fix_ip(space, i)?;
-        match self.gso.kind {
-            GsoKind::Tcp4 | GsoKind::Tcp6 => {
-                self.layout.fix_tcp(space, from, i == 0, i + 1 == self.count)?;
+        match &self.inner {
+            Inner::Fragments(fragments) => fragments.fix(space, from, last)?,
+            Inner::Segments(layout) => {
+                layout.fix_ip(space, i)?;
+                match self.gso.kind {
+                    GsoKind::Udp => layout.fix_udp(space)?,
+                    _ => layout.fix_tcp(space, from, i == 0, last)?,
+                }
             }
-            GsoKind::Udp => self.layout.fix_udp(space)?,
         }
         Ok(len)
     }
@@ -327,12 +376,18 @@ impl Cut {
         let len = self.segment(whole, i, piece.space_mut())?;
         piece.set_head_len(len);
         let space = piece.head_mut();
-        let mut behind = self.layout.sum_behind(space)?;
+        let mut behind = match &self.inner {
+            Inner::Segments(layout) => layout.sum_behind(space)?,
+            Inner::Fragments(fragments) => fragments.sum_behind(space)?,
+        };
         for outer in self.outers.iter().rev() {
             behind = outer.fix(space, i, behind)?;
         }
         piece.offload = Offload {
-            csum: Csum::Valid,
+            csum: match &self.inner {
+                Inner::Segments(_) => Csum::Valid,
+                Inner::Fragments(_) => whole.offload.csum,
+            },
             gso: None,
         };
         Ok(())
@@ -364,7 +419,7 @@ impl Cut {
     ) -> Result<(), SegmentError> {
         let outer = self.outers.first().ok_or(SegmentError::Mismatch)?;
         let inside = outer.l4_at + Udp::LEN;
-        let datagram = self.layout.payload - inside + usize::from(self.gso.size);
+        let datagram = self.inner.headers() - inside + usize::from(self.gso.size);
         let room = usize::from(u16::MAX).saturating_sub(inside - outer.l3_at);
         let max = (room / datagram).clamp(1, max);
         for from in (0..self.count).step_by(max) {
@@ -387,7 +442,7 @@ impl Cut {
     ) -> Result<(), SegmentError> {
         train.reset();
         let inside = outer.l4_at + Udp::LEN;
-        let per_segment = self.layout.payload - inside;
+        let per_segment = self.inner.headers() - inside;
         // Each segment is written with its outer headers, in the place of the last bytes of the one before.
         let (mut end, count) = (inside, segments.len());
         let space = train.space_mut();

@@ -23,7 +23,7 @@ use crate::options::OptionError;
 use crate::pop_error::PopError;
 use heddle_flow::key::tun_flag;
 use heddle_flow::{FlowKey, packet_type};
-use heddle_packet::{Csum, Packet};
+use heddle_packet::{Csum, GsoKind, Packet};
 use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::eth::ethertype;
 use heddle_wire::ip::{Ipv4, Ipv6, proto};
@@ -395,7 +395,12 @@ impl TunnelPop {
         if shim.at == 0 {
             return Ok(());
         }
-        let inside = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) >= shim.at);
+        let inside = match (p.offload.csum, p.offload.gso) {
+            (Csum::Partial { start, .. }, _) => usize::from(start) >= shim.at,
+            // Fragments in a tunnel of this switch.
+            (_, Some(gso)) => gso.kind == GsoKind::Fragments && !gso.wraps.is_empty(),
+            (_, None) => false,
+        };
         if let Some(gso) = &mut p.offload.gso {
             if !inside {
                 return Err(PopError::OuterGso);

@@ -379,12 +379,12 @@ impl TunnelPush {
         Ok(())
     }
 
-    /// Segment size for the path's MTU. TCP takes smaller segments; UDP datagrams keep their length.
+    /// Segment size for the path's MTU. TCP takes smaller segments; datagrams and fragments keep their length.
     fn size_that_fits(&self, p: &Packet, gso: Gso) -> u16 {
         let Csum::Partial { start, .. } = p.offload.csum else {
             return gso.size;
         };
-        if self.mtu == 0 || gso.kind == GsoKind::Udp {
+        if self.mtu == 0 || matches!(gso.kind, GsoKind::Udp | GsoKind::Fragments) {
             return gso.size;
         }
         let tcp = p.head().get(usize::from(start)..).and_then(split::<Tcp>);

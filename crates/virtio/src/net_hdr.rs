@@ -164,12 +164,15 @@ pub fn encode(offload: &Offload, packet_len: usize) -> [u8; LEN] {
             hdr[8..10].copy_from_slice(&offset.to_le_bytes());
         }
     }
-    if let Some(gso) = offload.gso {
-        let (kind, min, max) = match gso.kind {
-            GsoKind::Tcp4 => (GSO_TCPV4, 20, 60),
-            GsoKind::Tcp6 => (GSO_TCPV6, 20, 60),
-            GsoKind::Udp => (GSO_UDP_L4, 8, 8),
-        };
+    let kind = |gso: Gso| match gso.kind {
+        GsoKind::Tcp4 => Some((GSO_TCPV4, 20, 60)),
+        GsoKind::Tcp6 => Some((GSO_TCPV6, 20, 60)),
+        GsoKind::Udp => Some((GSO_UDP_L4, 8, 8)),
+        GsoKind::Fragments => None,
+    };
+    if let Some(gso) = offload.gso
+        && let Some((kind, min, max)) = kind(gso)
+    {
         hdr[1] = if gso.ecn { kind | GSO_ECN } else { kind };
         let bound = |n: u16| csum_start.saturating_add(n);
         let fits = u16::try_from(packet_len).unwrap_or(u16::MAX);

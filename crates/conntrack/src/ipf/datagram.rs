@@ -4,7 +4,7 @@ use super::piece::Piece;
 use crate::nat::rewrite::{At, HeaderChange, Rewrite};
 use crate::protocol::packet::{Checked, Packet, behind_extensions};
 use heddle_wire::checksum::{Sum, checksum};
-use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
+use heddle_wire::ip::{Ipv4, Ipv6, Ipv6Frag, proto, pseudo};
 use heddle_wire::split;
 
 /// A fragment that waits.
@@ -236,10 +236,51 @@ impl<T> Datagram<T> {
             }
         }
     }
+    /// The packet as it was before fragmentation, to continue in place of the fragments. `None`: the fragments
+    /// form no valid packet.
+    pub fn whole(&self) -> Option<WholeDatagram> {
+        let first = self.fragments.first()?;
+        let (l3, at) = (first.l3, first.piece.at);
+        let longest = self.fragments.iter().map(|f| f.piece.size).max()?;
+        let mut frame = first.bytes.get(..l3)?.to_vec();
+        frame.extend_from_slice(&self.bytes);
+        let mut l4 = l3 + self.l4;
+        if self.ipv6 {
+            let header = l3 + first.piece.header;
+            let next = *frame.get(header)?;
+            *frame.get_mut(l3 + first.piece.next_at)? = next;
+            frame.drain(header..header + Ipv6Frag::LEN);
+            l4 -= Ipv6Frag::LEN;
+            let len = u16::try_from(frame.len() - l3 - Ipv6::LEN).ok()?;
+            frame.get_mut(l3 + 4..l3 + 6)?.copy_from_slice(&len.to_be_bytes());
+        }
+        Some(WholeDatagram {
+            l3,
+            l4,
+            proto: self.proto,
+            fragment_payload: u16::try_from(longest.checked_sub(at)? & !7).ok()?,
+            frame,
+        })
+    }
     /// The fragments, in the order of their offsets.
     pub fn into_fragments(self) -> Vec<Fragment<T>> {
         self.fragments
     }
+}
+
+/// A packet that came in fragments, with their link layer header. Offsets from its start.
+#[derive(Debug)]
+pub struct WholeDatagram {
+    /// The packet. It has no fragment header.
+    pub frame: Vec<u8>,
+    /// Offset of the IP header.
+    pub l3: usize,
+    /// Offset of the transport header.
+    pub l4: usize,
+    /// IP protocol.
+    pub proto: u8,
+    /// Payload bytes of fragments that are as long as the longest one that came. A multiple of eight.
+    pub fragment_payload: u16,
 }
 
 /// A protocol whose header has no checksum over addresses.

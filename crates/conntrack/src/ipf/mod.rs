@@ -6,8 +6,9 @@
 //!
 //! **Shape.** [`Ipf::offer`] copies a fragment, and the copy waits. So the memory of the packet returns to
 //! its owner. The fragment that completes a datagram returns all of them in the order of their offsets. They
-//! continue as fragments, each with the result of the whole ([`Datagram`]). Several workers may receive
-//! fragments of one datagram. So there is one table under one lock, and only fragments take it. Reading,
+//! continue as fragments, each with the result of the whole ([`Datagram`]). If the packet is looked up again,
+//! it continues as the whole packet instead ([`Datagram::whole`]). Several workers may receive fragments of
+//! one datagram. So there is one table under one lock, and only fragments take it. Reading,
 //! copying and reassembly are done without the lock.
 //!
 //! **Bounds.** Fragments are bounded by number (`dpctl/ipf-set-max-nfrags`) and bytes, datagrams by time. A
@@ -26,7 +27,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-pub use datagram::{Datagram, Fragment};
+pub use datagram::{Datagram, Fragment, WholeDatagram};
 
 use crate::events::{Event, Events};
 use crate::protocol::packet::Invalid;

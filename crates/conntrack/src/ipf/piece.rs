@@ -8,6 +8,8 @@ use heddle_wire::split;
 const MAX_BYTES: usize = 0xffff;
 /// Maximum number of extension headers that are read, with the fragment header.
 const MAX_EXTENSIONS: usize = 8;
+/// Offset of the next header's number in IPv6's header.
+const NEXT_AT: usize = 6;
 /// The bit "more fragments" of [`Ipv6Frag::offset`].
 const MORE: u16 = 1;
 
@@ -36,8 +38,9 @@ pub(crate) struct Piece {
     pub(crate) last: bool,
     /// Offset of the fragment's payload.
     pub(crate) at: usize,
-    /// Offset of IPv6's fragment header; 0 for IPv4.
+    /// Offset of IPv6's fragment header, and of the field that announces it; 0 for IPv4.
     pub(crate) header: usize,
+    pub(crate) next_at: usize,
     /// Bytes of the IP packet.
     pub(crate) size: usize,
 }
@@ -86,6 +89,7 @@ impl Piece {
             last: frag & Ipv4::MORE == 0,
             at,
             header: 0,
+            next_at: 0,
             size,
         })
     }
@@ -93,7 +97,7 @@ impl Piece {
     fn read6(head: &[u8]) -> Option<Self> {
         let (ip, _) = split::<Ipv6>(head)?;
         let size = Ipv6::LEN + usize::from(ip.payload_len.get());
-        let (mut next, mut header) = (ip.next, Ipv6::LEN);
+        let (mut next, mut header, mut next_at) = (ip.next, Ipv6::LEN, NEXT_AT);
         for _ in 0..MAX_EXTENSIONS {
             let rest = head.get(header..)?;
             if next == proto::FRAGMENT {
@@ -110,6 +114,7 @@ impl Piece {
                     last: offset & MORE == 0,
                     at,
                     header,
+                    next_at,
                     size,
                 });
             }
@@ -117,6 +122,7 @@ impl Piece {
                 return None;
             }
             let (ext, _) = split::<Ipv6Ext>(rest)?;
+            next_at = header;
             header += (usize::from(ext.len) + 1) * 8;
             next = ext.next;
         }

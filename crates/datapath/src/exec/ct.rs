@@ -358,16 +358,25 @@ impl Exec<'_> {
         meta: &Meta,
         before: Option<CtState>,
     ) -> Result<CtState, DropKind> {
-        let mut known = before.unwrap_or_else(|| known_of(self.context));
+        let known = before.unwrap_or_else(|| known_of(self.context));
+        self.track_in(action, id, meta, self.context, known)
+    }
+    /// Tracks one packet that has this key at its lookup, if the key was made, and this connection state.
+    ///
+    /// # Errors
+    /// The packet's translation was due and failed.
+    pub(super) fn track_in(
+        &mut self,
+        action: &CtAction,
+        id: LiveId,
+        meta: &Meta,
+        key: Option<&FlowKey>,
+        mut known: CtState,
+    ) -> Result<CtState, DropKind> {
         let (mut read, mut subject) = (Read::default(), Subject::default());
-        self.ct.read(
-            &mut read,
-            &mut subject,
-            action.zone,
-            self.live.get(id),
-            meta,
-            self.context,
-        );
+        let p = self.live.get(id);
+        self.ct
+            .read(&mut read, &mut subject, action.zone, p, meta, key);
         let input = ReadPacket {
             read: &read,
             subject: &subject,

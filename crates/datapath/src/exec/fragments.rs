@@ -1,21 +1,26 @@
 //! Fragments at a `ct` action.
 //!
 //! The program copies the fragment, which waits ([`Ipf`]), and ends. The fragment that completes its datagram
-//! has the datagram tracked. Then copies of all fragments continue with that connection state behind `ct` in
-//! the completing fragment's program. Each has its own headers, in order of their offsets. While one of them
-//! is executed, those behind it wait in [`Exec::resumed`].
+//! has the datagram tracked.
+//!
+//! If the program looks the packet up again next, the whole packet takes the place of that fragment, as in
+//! Linux. An output cuts it into fragments as long as the longest one that came ([`GsoKind::Fragments`]).
+//! Otherwise copies of all fragments continue with that connection state behind `ct` in the completing
+//! fragment's program. Each has its own headers, in order of their offsets. While one of them is executed,
+//! those behind it wait in [`Exec::resumed`].
 //!
 //! Programs take fragments one by one. Their keys are odd, so groups of several runs contain no fragments.
 
 use super::ct::known_of;
 use super::{Exec, InFlight, Meta};
 use heddle_conntrack::ipf::{Datagram, FragmentContext, Frame, Offered};
-use heddle_conntrack::{CtAction, CtPacket, CtState, Event, Events, Invalid, ReadGuard, Verdict};
+use heddle_conntrack::{CtAction, CtPacket, CtState, Event, Events, Invalid, ReadGuard, Verdict, state};
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
+use heddle_flow::extract::NO_OFFSET;
 use heddle_flow::key::frag;
 use heddle_flow_cache::HashKey;
-use heddle_packet::BURST;
+use heddle_packet::{BURST, Csum, Gso, GsoKind, Offload, Wraps};
 
 /// The input port and the offsets of a waiting fragment.
 #[derive(Debug)]
@@ -26,12 +31,15 @@ pub struct WaitingFragment {
 
 /// Result of tracking a fragment.
 pub(super) enum Gathered {
-    /// The fragment continues by itself, with this connection state.
-    Alone(CtState),
+    /// The packet continues with this connection state: the fragment by itself, or the whole packet in its
+    /// place.
+    Continues(CtState),
+    /// The whole packet is dropped.
+    Dropped(DropKind),
     /// The fragment waits.
     Waits,
     /// All fragments of the datagram continue ([`Exec::resumed`]).
-    Whole,
+    Resumed,
 }
 
 /// A keyed hash of the tunnel: the same addresses in another tunnel may be other hosts.
@@ -51,9 +59,15 @@ impl Exec<'_> {
         meta.later_fragment || self.context.is_some_and(|k| k.nw_frag & frag::ANY != 0)
     }
 
-    /// Tracks a fragment. `going` is at the step behind the action; its saved states are taken, to be resumed
-    /// after the fragments.
-    pub(super) fn track_fragment(&mut self, action: &CtAction, in_flight: &mut InFlight) -> Gathered {
+    /// Tracks a fragment. `in_flight` is at the step behind the action. If `joins`, the whole packet continues
+    /// in place of its fragments. Otherwise the saved states of `in_flight` are taken, to be resumed after the
+    /// fragments.
+    pub(super) fn track_fragment(
+        &mut self,
+        action: &CtAction,
+        joins: bool,
+        in_flight: &mut InFlight,
+    ) -> Gathered {
         let (id, meta) = (in_flight.id, in_flight.meta);
         let p = self.live.get(id);
         let l3 = usize::from(meta.l3);
@@ -63,10 +77,7 @@ impl Exec<'_> {
             _ => None,
         };
         // A packet that a device has to segment or checksum is not a fragment made by IP.
-        let plain = matches!(
-            p.offload.csum,
-            heddle_packet::Csum::Unknown | heddle_packet::Csum::Valid
-        );
+        let plain = matches!(p.offload.csum, Csum::Unknown | Csum::Valid);
         let Some(ipv6) = ipv6.filter(|_| plain && p.offload.gso.is_none()) else {
             let mut known = CtState::default();
             let events = self
@@ -96,19 +107,60 @@ impl Exec<'_> {
                 let events = self.ct.tracker.refused(action.zone, why, &mut known);
                 self.alone(known, events)
             }
+            Offered::Whole(datagram) if joins => match self.track_joined(action, &datagram, in_flight) {
+                Ok(known) => Gathered::Continues(known),
+                Err(kind) => Gathered::Dropped(kind),
+            },
             Offered::Whole(datagram) => {
-                self.track_whole(action, datagram, in_flight);
-                Gathered::Whole
+                self.track_all_fragments(action, datagram, in_flight);
+                Gathered::Resumed
             }
         }
     }
 
     fn alone(&self, known: CtState, events: Events) -> Gathered {
         self.ct.counts.add(events);
-        Gathered::Alone(known)
+        Gathered::Continues(known)
     }
 
-    fn track_whole(
+    /// Tracks the whole packet, and puts it in the place of the fragment that completed it.
+    fn track_joined(
+        &mut self,
+        action: &CtAction,
+        datagram: &Datagram<WaitingFragment>,
+        in_flight: &mut InFlight,
+    ) -> Result<CtState, DropKind> {
+        let whole = datagram.whole().ok_or(DropKind::Header)?;
+        let in_port = self.live.get(in_flight.id).in_port;
+        in_flight.id = self.new_packet(&whole.frame, in_port).ok_or(DropKind::Copies)?;
+        let offset = |n: usize| u16::try_from(n).unwrap_or(NO_OFFSET);
+        in_flight.meta = Meta {
+            l3: offset(whole.l3),
+            l4: offset(whole.l4),
+            l4_end: whole.frame.len(),
+            proto: whole.proto,
+            later_fragment: false,
+            ..in_flight.meta
+        };
+        let known = in_flight.ct.unwrap_or_else(|| known_of(self.context));
+        let (id, meta) = (in_flight.id, in_flight.meta);
+        // The key at hand is that of a fragment.
+        let known = self.track_in(action, id, &meta, None, known)?;
+        let valid = known.state & state::INV == 0;
+        self.live.get_mut(id).offload = Offload {
+            csum: if valid { Csum::Valid } else { Csum::Unknown },
+            gso: Some(Gso {
+                kind: GsoKind::Fragments,
+                ecn: false,
+                size: whole.fragment_payload,
+                hdr_len: meta.l4,
+                wraps: Wraps::default(),
+            }),
+        };
+        Ok(known)
+    }
+
+    fn track_all_fragments(
         &mut self,
         action: &CtAction,
         mut datagram: Datagram<WaitingFragment>,

@@ -39,6 +39,7 @@ use heddle_datapath_api::meter::Verdict;
 use heddle_datapath_api::{Action, DropKind, HashAlg, Meter, PortNo, Upcall, UpcallKind, UpcallPacket};
 use heddle_flow::FlowKey;
 use heddle_packet::{BURST, Burst, Csum, GsoKind, Packet, Pool};
+use heddle_port::segment;
 use std::ops::Range;
 use std::sync::Arc;
 use tags::TagError;
@@ -459,14 +460,18 @@ impl Exec<'_> {
                     Ok(()) => return true,
                     Err(kind) => failed = Some(kind),
                 },
-                Op::Ct(action) if self.is_fragment(meta) => match self.track_fragment(action, in_flight) {
-                    Gathered::Alone(known) => in_flight.ct = Some(known),
-                    Gathered::Waits => match in_flight.saved.last() {
-                        Some(saved) => in_flight.at = saved.end,
-                        None => return false,
-                    },
-                    Gathered::Whole => return false,
-                },
+                Op::Ct(action) if self.is_fragment(meta) => {
+                    let joins = matches!(program.ops.get(*at), Some(Op::Recirc { .. }));
+                    match self.track_fragment(action, joins, in_flight) {
+                        Gathered::Continues(known) => in_flight.ct = Some(known),
+                        Gathered::Waits => match in_flight.saved.last() {
+                            Some(saved) => in_flight.at = saved.end,
+                            None => return false,
+                        },
+                        Gathered::Resumed => return false,
+                        Gathered::Dropped(kind) => failed = Some(kind),
+                    }
+                }
                 Op::Ct(action) => match self.track_one(action, *id, meta, *ct) {
                     Ok(known) => *ct = Some(known),
                     Err(kind) => failed = Some(kind),
@@ -676,6 +681,9 @@ fn on_wire(p: &Packet, meta: &Meta) -> WireSize {
 /// Length of the packet, or of the segments that it will be cut into.
 fn wire_len(p: &Packet, meta: &Meta) -> usize {
     let Some(gso) = p.offload.gso else { return p.len() };
+    if gso.kind == GsoKind::Fragments {
+        return segment::longest_piece(p).unwrap_or(p.len());
+    }
     // The L4 header of the GSO packet itself, inside of all tunnels.
     let l4 = usize::from(match p.offload.csum {
         Csum::Partial { start, .. } => start,

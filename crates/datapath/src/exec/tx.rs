@@ -16,6 +16,7 @@ use arrayvec::ArrayVec;
 use heddle_datapath_api::DropKind;
 use heddle_packet::{BURST, Csum, GsoKind, Packet, Pool};
 use heddle_port::gro::{self, Gro};
+use heddle_port::segment;
 use heddle_port::{TxCounts, TxQueue};
 use heddle_wire::l4::Udp;
 use std::ops::Range;
@@ -58,11 +59,14 @@ impl Batch {
     }
 }
 
-/// Whether a packet is longer than `most` bytes on the wire. GSO packets are checked for UDP only, by their
-/// segments: TCP segments are made to fit.
+/// Whether a packet is longer than `most` bytes on the wire. GSO packets are checked by their segments, except
+/// TCP: its segments are made to fit.
 fn is_too_long(p: &Packet, most: usize) -> bool {
     match (p.offload.gso, p.offload.csum) {
         (None, _) => p.len() > most,
+        (Some(gso), _) if gso.kind == GsoKind::Fragments => {
+            segment::longest_piece(p).map_or(true, |n| n > most)
+        }
         (Some(gso), Csum::Partial { start, .. }) if gso.kind == GsoKind::Udp => {
             p.len().min(usize::from(start) + Udp::LEN + usize::from(gso.size)) > most
         }

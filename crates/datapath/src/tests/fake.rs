@@ -8,7 +8,7 @@ use heddle_datapath_api::{
 use heddle_flow::FlowKey;
 use heddle_flow::key::Match;
 use heddle_packet::{Burst, Csum, Packet, Pool};
-use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
+use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd, segment};
 use heddle_sync::Published;
 use heddle_sys::EventFd;
 use parking_lot::Mutex;
@@ -226,13 +226,17 @@ impl RxQueue for FakeRx {
 struct FakeTx(Arc<Wires>);
 
 impl TxQueue for FakeTx {
-    fn tx(&mut self, _: &mut Pool, packets: &[&Packet]) -> TxCounts {
+    fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut out = self.0.from_switch.lock();
         let mut n = TxCounts::default();
         for p in packets {
             n.sent += 1;
             n.bytes += p.len() as u64;
-            out.push(p.to_vec());
+            if p.needs_cutting() {
+                segment::finish(pool, p, &mut |piece| out.push(piece.to_vec())).unwrap();
+            } else {
+                out.push(p.to_vec());
+            }
         }
         n
     }

@@ -1,11 +1,12 @@
-//! Fragments that are tracked: they wait for each other, and are forwarded as they came.
+//! Fragments that are tracked: they wait for each other. Then all continue, or the whole packet in their place,
+//! which leaves in fragments again.
 
 use super::flows::setup;
 use super::recirc::under;
 use super::{ToyRule, udp};
 use heddle_conntrack::{CtAction, CtNat, NatEnd, NatHow, NatRange};
 use heddle_datapath_api::{Action, DropKind, Engine, PortNo};
-use heddle_flow::key::Match;
+use heddle_flow::key::{Match, frag};
 use heddle_wire::checksum::{Sum, checksum};
 use std::sync::Arc;
 
@@ -124,6 +125,140 @@ fn fragments_are_translated_as_the_datagram_is() {
         received(&got.iter().filter(is).cloned().collect::<Vec<_>>()).0,
         0x0a00_0009
     );
+}
+
+/// What is looked up again is one packet, with ports and without fragments. Its length is that of the longest
+/// fragment that came.
+#[test]
+fn the_whole_packet_is_looked_up_again() {
+    let ct = || Action::Ct(Arc::new(CtAction::default()));
+    let check = |len| Action::CheckPktLen {
+        len,
+        greater: vec![],
+        less_equal: vec![Action::Output(PortNo(2))],
+    };
+    // The longest fragment has 820 bytes behind 14 of Ethernet.
+    for (len, fits) in [(833, false), (834, true)] {
+        let mut whole = under(1);
+        (whole.key.nw_frag, whole.mask.0.nw_frag) = (0, frag::ANY | frag::LATER);
+        (whole.key.tp_dst, whole.mask.0.tp_dst) = (2000, 0xffff);
+        let rule = ToyRule::new(whole, vec![check(len)]);
+        let tally = Arc::clone(&rule.tally);
+        let s = setup(vec![
+            rule,
+            ToyRule::new(under(1), vec![Action::Output(PortNo(1))]),
+            ToyRule::any(vec![ct(), Action::Recirc(1)]),
+        ]);
+        assert!(s.dp.fragments().set_min(false, 400));
+        for id in [7, 8] {
+            let parts = fragments(id);
+            s.a.send(parts.clone());
+            s.a.drained();
+            if fits {
+                assert_eq!(s.b.wait(3), parts, "cut as they came");
+            }
+        }
+        s.dp.flush_stats();
+        s.dp.tick();
+        assert_eq!(
+            super::flows::count(&tally),
+            (2, 2 * 2042),
+            "datagrams, not fragments"
+        );
+        assert!(s.a.take().is_empty() && s.b.take().is_empty());
+    }
+}
+
+/// Fragments that are longer than the output's MTU do not leave, under a name. Those that fit do, however long
+/// the whole packet is.
+#[test]
+fn a_datagram_leaves_if_its_fragments_fit() {
+    let s = setup(rules(vec![snat(), Action::Recirc(1)]));
+    assert!(s.dp.fragments().set_min(false, 400));
+    let too_long = || {
+        let all = s.dp.coverage();
+        all.iter()
+            .find(|(n, _)| *n == DropKind::TxTooLong.name())
+            .unwrap()
+            .1
+    };
+    // 1,004 bytes of IP; the port's MTU is 1,000.
+    s.a.send(cut_at(1, 1600, &[(0, 984), (984, 1608)]));
+    s.a.drained();
+    assert_eq!((too_long(), s.b.take().len()), (1, 0));
+    let n = 60_000_usize.div_ceil(976);
+    let cut: Vec<_> = (0..n).map(|i| (i * 976, ((i + 1) * 976).min(60_008))).collect();
+    s.a.send(cut_at(2, 60_000, &cut));
+    assert_eq!(received(&s.b.wait(n)).2.len(), 60_000);
+    assert_eq!(too_long(), 1);
+}
+
+/// A tunnel carries the fragments, not the whole packet.
+#[test]
+fn a_tunnel_carries_fragments() {
+    let (ct, push) = (Action::Ct(Arc::default()), super::tunnels::push(5, true));
+    let s = setup(vec![
+        ToyRule::new(under(1), vec![push, Action::Output(PortNo(2))]),
+        ToyRule::any(vec![ct, Action::Recirc(1)]),
+    ]);
+    assert!(s.dp.fragments().set_min(false, 400));
+    let parts = fragments(1);
+    s.a.send(parts.clone());
+    let got = s.b.wait(3);
+    for (outer, inner) in got.iter().zip(&parts) {
+        assert!(outer.ends_with(inner));
+        let (ip, udp) = (&outer[14..34], &outer[34..]);
+        assert_eq!(checksum(ip), 0);
+        assert_eq!(usize::from(u16::from_be_bytes([ip[2], ip[3]])), outer.len() - 14);
+        let addr = |at: usize| u32::from_be_bytes(ip[at..at + 4].try_into().unwrap());
+        let len = u32::try_from(udp.len()).unwrap();
+        assert_ne!(&udp[6..8], [0, 0]);
+        let sum = Sum::ZERO.pseudo_v4(addr(12), addr(16), 17, len).bytes(udp);
+        assert_eq!(sum.checksum(), 0);
+    }
+}
+
+/// A datagram of IPv6 in frames that hold its UDP header and `payload` in parts of `size` bytes.
+fn fragments6(payload: usize, size: usize) -> Vec<Vec<u8>> {
+    let addrs = [[0xfd; 16], [0xfe; 16]];
+    let mut l4 = vec![3, 0xe8, 7, 0xd0, 0, 0, 0, 0];
+    l4.extend((0..payload).map(|i| u8::try_from(i % 251).unwrap()));
+    let len = u16::try_from(l4.len()).unwrap();
+    l4[4..6].copy_from_slice(&len.to_be_bytes());
+    let sum = Sum::ZERO
+        .pseudo_v6(&addrs[0], &addrs[1], 17, len.into())
+        .bytes(&l4);
+    l4[6..8].copy_from_slice(&sum.checksum_nonzero().to_be_bytes());
+    let n = l4.len().div_ceil(size);
+    let frame = |(i, part): (usize, &[u8])| {
+        let mut f = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0];
+        f.extend(u16::try_from(8 + part.len()).unwrap().to_be_bytes());
+        f.extend([44, 64]);
+        f.extend(addrs.concat());
+        let offset = u16::try_from(i * size).unwrap() | u16::from(i + 1 < n);
+        f.extend([17, 0]);
+        f.extend(offset.to_be_bytes());
+        f.extend([0, 0, 0, 9]);
+        f.extend(part);
+        f
+    };
+    l4.chunks(size).enumerate().map(frame).collect()
+}
+
+/// Fragments of IPv6 leave with an identification of their own.
+#[test]
+fn fragments_of_ipv6_leave_as_they_came() {
+    let s = setup(rules(vec![Action::Ct(Arc::default()), Action::Recirc(1)]));
+    assert!(s.dp.fragments().set_min(true, 400));
+    let parts = fragments6(2000, 800);
+    s.a.send([parts[2].clone(), parts[0].clone(), parts[1].clone()]);
+    let mut got = s.b.wait(3);
+    let id = got[0][58..62].to_vec();
+    for f in &mut got {
+        assert_eq!(f[58..62], id);
+        f[58..62].copy_from_slice(&[0, 0, 0, 9]);
+    }
+    assert_eq!(got, parts);
 }
 
 /// Actions behind `ct` run once for each fragment. Those within the clone run when the datagram is complete;

@@ -35,7 +35,7 @@ fn outer(encap: Encap, csum: bool) -> Outer {
     }
 }
 
-fn push(vni: u32, csum: bool) -> Action {
+pub(super) fn push(vni: u32, csum: bool) -> Action {
     let encap = Encap::Geneve {
         port: 6081,
         vni,

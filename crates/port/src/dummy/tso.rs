@@ -57,9 +57,9 @@ fn gso(frame: &mut [u8], size: u16) -> Option<Offload> {
 }
 
 /// The frame of a GSO packet in one piece, with one checksum: tests look at frames before the device would
-/// segment them. `None`: the packet is no GSO packet, or is in a tunnel, which such a device cannot segment.
+/// segment them. `None`: the packet is no GSO packet, or is one that such a device cannot segment.
 pub(super) fn whole(pool: &mut Pool, packet: &Packet) -> Option<Result<Vec<u8>, SegmentError>> {
-    packet.offload.gso.filter(|gso| gso.wraps.is_empty())?;
+    packet.offload.gso.filter(|_| !packet.needs_cutting())?;
     let frame = packet.to_vec();
     let mut copy = pool.get_for(frame.len());
     copy.set_bytes(&frame);

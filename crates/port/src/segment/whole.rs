@@ -24,7 +24,7 @@ pub fn whole(packet: &Packet) -> Option<Whole> {
     let (Wrap::Vxlan | Wrap::Geneve, within) = gso.wraps.split()? else {
         return None;
     };
-    if !within.is_empty() {
+    if !within.is_empty() || !gso.kind.is_for_devices() {
         return None;
     }
     let cut = Cut::of(packet).ok()?;

@@ -262,7 +262,7 @@ impl SystemTx {
 
     /// Sends one packet as it has to be.
     fn send_one(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
-        if packet.is_wrapped() {
+        if packet.needs_cutting() {
             return self.send_wrapped(pool, packet);
         }
         if !self.vnet {
@@ -350,7 +350,7 @@ impl SystemTx {
     fn tx_run(&mut self, pool: &mut Pool, packets: &[&Packet], counts: &mut TxCounts) {
         let plain = |p: &Packet| p.offload.gso.is_none() && !matches!(p.offload.csum, Csum::Partial { .. });
         let vnet = self.vnet;
-        let whole = |p: &Packet| if vnet { !p.is_wrapped() } else { plain(p) };
+        let whole = |p: &Packet| if vnet { !p.needs_cutting() } else { plain(p) };
         // Packets that have to be cut go by themselves, those before and behind them together.
         for chunk in packets
             .chunks(BURST)

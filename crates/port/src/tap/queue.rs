@@ -198,7 +198,7 @@ impl TapTx {
     }
 
     fn send(&mut self, pool: &mut Pool, packet: &Packet, counts: &mut TxCounts) {
-        let sent = match packet.is_wrapped() {
+        let sent = match packet.needs_cutting() {
             true => self
                 .send_wrapped(pool, packet)
                 .map_err(|e| if e == EINVAL { EPROTO } else { e }),
