@@ -375,8 +375,7 @@ impl Exec<'_> {
     ) -> Result<CtState, DropKind> {
         let (mut read, mut subject) = (Read::default(), Subject::default());
         let p = self.live.get(id);
-        self.ct
-            .read(&mut read, &mut subject, action.zone, p, meta, key);
+        self.ct.read(&mut read, &mut subject, action.zone, p, meta, key);
         let input = ReadPacket {
             read: &read,
             subject: &subject,

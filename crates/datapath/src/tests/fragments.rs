@@ -182,8 +182,8 @@ fn a_datagram_leaves_if_its_fragments_fit() {
             .unwrap()
             .1
     };
-    // 1,004 bytes of IP; the port's MTU is 1,000.
-    s.a.send(cut_at(1, 1600, &[(0, 984), (984, 1608)]));
+    // 1,020 bytes of IP; the port's MTU is 1,000, behind at most one tag.
+    s.a.send(cut_at(1, 1600, &[(0, 1000), (1000, 1608)]));
     s.a.drained();
     assert_eq!((too_long(), s.b.take().len()), (1, 0));
     let n = 60_000_usize.div_ceil(976);
@@ -324,7 +324,7 @@ fn what_is_missing_and_what_is_bad() {
 #[test]
 fn more_fragments_than_a_burst_holds() {
     const STEP: usize = 400;
-    let s = setup(rules(vec![snat(), Action::Recirc(1)]));
+    let s = setup(vec![ToyRule::any(vec![snat(), Action::Output(PortNo(2))])]);
     assert!(s.dp.fragments().set_min(false, 400));
     let count = || {
         let all = s.dp.coverage();
