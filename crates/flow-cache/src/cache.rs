@@ -16,6 +16,7 @@
 //! counts to the revalidator.
 
 use crate::cached_translation::{CachedTranslation, CachedTranslations};
+use crate::compact::Source;
 use crate::context::Contexts;
 use crate::entry::CacheEntry;
 use crate::events::{Horizon, RESERVE, RING, RevalidatorEvent, RevalidatorFindings};
@@ -25,7 +26,7 @@ use crate::memory::Memory;
 use crate::program_table::{Program, ProgramId};
 use crate::records::Records;
 use crate::store::Store;
-use crate::subtable::{Source, Subtable, Subtables};
+use crate::subtable::{Subtable, Subtables};
 use crate::table::Table;
 use crate::validity::{self, CONTEXT_WORDS, ValidityGroups};
 use heddle_simd::hash::HashKey;

@@ -27,8 +27,8 @@ mod full;
 mod mask;
 
 pub use again::SameKey;
-pub use full::Room;
 pub(crate) use full::context_mask;
+pub use full::{Room, Source};
 use heddle_simd::hash::HashKey;
 pub(crate) use mask::CompactMask;
 

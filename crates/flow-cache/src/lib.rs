@@ -48,14 +48,14 @@ mod tests;
 pub use burst::{KeyForm, LookupKeys, Merges, Run, RunProgram, Sought};
 pub use cache::{Cache, CacheParts, CommonProgram, Level, LookupContext, LookupResult};
 pub use cached_translation::{CachedTranslation, fingerprint, same_credits};
-pub use compact::{CompactKey, Family, Frame, Room, SameKey, VIEW};
+pub use compact::{CompactKey, Family, Frame, Room, SameKey, Source, VIEW};
 pub use entry::{CacheEntry, Snapshot};
 pub use events::RevalidatorFindings;
 pub use heddle_simd::hash::HashKey;
 pub use program_table::{CompiledActions, NO_PROGRAM, Program, ProgramId};
 pub use records::{CreditedTranslation, Records, ScannedEntry};
 pub use store::NO_SLOT;
-pub use subtable::{MAX_LISTED, NOWHERE, Source, Subtable};
+pub use subtable::{MAX_LISTED, NOWHERE, Subtable};
 
 /// Atomics that workers share with other threads. The model checker replaces them with its own
 /// (`tests/model.rs`).

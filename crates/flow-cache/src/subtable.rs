@@ -11,7 +11,7 @@
 //! full one. If a translation would add one mask too many, its entry is stored under a mask of the list that
 //! has all its bits. If there is none, it is stored under the full mask, which is right, just narrower.
 
-use crate::compact::{CompactKey, CompactMask, Family};
+use crate::compact::{CompactKey, CompactMask, Family, Source};
 use crate::context::Bits;
 use crate::filter::{CHUNK, Filters};
 use crate::guess::Guess;
@@ -105,15 +105,6 @@ const MAX_ORIGINS: usize = 1 << 18;
 pub const NOWHERE: u32 = u32::MAX >> 1;
 /// Candidates to be freed that one call checks, at least.
 const LOOKS: usize = 1024;
-
-/// The origin of packets, as they came in.
-#[derive(Clone, Copy, Debug)]
-pub struct Source {
-    /// The input port.
-    pub in_port: u32,
-    /// The recirculation id.
-    pub recirc_id: u32,
-}
 
 /// Whether a new entry is the first one in its list under its mask, and of its origin.
 #[derive(Clone, Copy, Default)]

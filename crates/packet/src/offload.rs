@@ -18,7 +18,7 @@ pub enum Csum {
     },
 }
 
-/// The kind of a GSO packet: how it is cut.
+/// The kind of segments that a GSO packet is cut into.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GsoKind {
     /// TCP over IPv4.
@@ -97,7 +97,7 @@ impl Wraps {
 /// Segmentation data of a GSO packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gso {
-    /// How the packet is cut.
+    /// The kind of its segments.
     pub kind: GsoKind,
     /// TCP with CWR only on the first segment.
     pub ecn: bool,

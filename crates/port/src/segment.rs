@@ -274,9 +274,9 @@ pub fn longest_piece(packet: &Packet) -> Result<usize, SegmentError> {
 
 /// The innermost headers of a GSO packet.
 enum Inner {
-    /// Of a connection or datagrams: each segment is a packet.
+    /// Headers of TCP or UDP: each segment is a packet.
     Segments(Layout),
-    /// Of a datagram that is cut into fragments.
+    /// Headers of a datagram that is cut into fragments.
     Fragments(Fragments),
 }
 

@@ -379,7 +379,8 @@ impl TunnelPush {
         Ok(())
     }
 
-    /// Segment size for the path's MTU. TCP takes smaller segments; datagrams and fragments keep their length.
+    /// Segment size for the path's MTU. TCP takes smaller segments; datagrams and fragments keep
+    /// their length.
     fn size_that_fits(&self, p: &Packet, gso: Gso) -> u16 {
         let Csum::Partial { start, .. } = p.offload.csum else {
             return gso.size;

@@ -236,8 +236,8 @@ impl<T> Datagram<T> {
             }
         }
     }
-    /// The packet as it was before fragmentation, to continue in place of the fragments. `None`: the fragments
-    /// form no valid packet.
+    /// The packet as it was before fragmentation, to continue in place of the fragments. `None`: the
+    /// fragments form no valid packet.
     pub fn whole(&self) -> Option<WholeDatagram> {
         let first = self.fragments.first()?;
         let (l3, at) = (first.l3, first.piece.at);

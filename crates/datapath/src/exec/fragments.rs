@@ -59,9 +59,9 @@ impl Exec<'_> {
         meta.later_fragment || self.context.is_some_and(|k| k.nw_frag & frag::ANY != 0)
     }
 
-    /// Tracks a fragment. `in_flight` is at the step behind the action. If `joins`, the whole packet continues
-    /// in place of its fragments. Otherwise the saved states of `in_flight` are taken, to be resumed after the
-    /// fragments.
+    /// Tracks a fragment. `in_flight` is at the step behind the action. If `joins`, the whole packet
+    /// continues in the place of its fragments. Otherwise the saved states of `in_flight` are taken, to be
+    /// resumed after the fragments.
     pub(super) fn track_fragment(
         &mut self,
         action: &CtAction,

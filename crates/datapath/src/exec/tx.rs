@@ -59,8 +59,8 @@ impl Batch {
     }
 }
 
-/// Whether a packet is longer than `most` bytes on the wire. GSO packets are checked by their segments, except
-/// TCP: its segments are made to fit.
+/// Whether a packet is longer than `most` bytes on the wire. GSO packets are checked by their segments, but
+/// not TCP: its segments are made to fit.
 fn is_too_long(p: &Packet, most: usize) -> bool {
     match (p.offload.gso, p.offload.csum) {
         (None, _) => p.len() > most,

@@ -1,5 +1,5 @@
-//! Fragments that are tracked: they wait for each other. Then all continue, or the whole packet in their place,
-//! which leaves in fragments again.
+//! Fragments that are tracked: they wait for each other. Then all continue, or the whole packet in their
+//! place, which leaves in fragments again.
 
 use super::flows::setup;
 use super::recirc::under;
@@ -127,7 +127,7 @@ fn fragments_are_translated_as_the_datagram_is() {
     );
 }
 
-/// What is looked up again is one packet, with ports and without fragments. Its length is that of the longest
+/// One packet is looked up again, with ports and without fragments. Its length is that of the longest
 /// fragment that came.
 #[test]
 fn the_whole_packet_is_looked_up_again() {
@@ -169,8 +169,8 @@ fn the_whole_packet_is_looked_up_again() {
     }
 }
 
-/// Fragments that are longer than the output's MTU do not leave, under a name. Those that fit do, however long
-/// the whole packet is.
+/// Fragments that are longer than the output's MTU are dropped under a name. Shorter ones leave, even if the
+/// whole packet is longer.
 #[test]
 fn a_datagram_leaves_if_its_fragments_fit() {
     let s = setup(rules(vec![snat(), Action::Recirc(1)]));

@@ -3,13 +3,13 @@
 use super::Cache;
 use crate::burst::Sought;
 use crate::cached_translation::CachedTranslation;
-use crate::compact::{Family, context_mask};
+use crate::compact::{Family, Source, context_mask};
 use crate::context::{Context, ContextMask};
 use crate::entry::{Membership, NewEntry};
 use crate::events::{RESERVE, ROOM, RevalidatorEvent};
 use crate::numbered::Interned;
 use crate::program_table::{Program, ProgramId};
-use crate::subtable::{MAX_LISTED, NOWHERE, Source};
+use crate::subtable::{MAX_LISTED, NOWHERE};
 use crate::validity::Under;
 use heddle_datapath_api::{Dep, Override, Translation};
 use heddle_flow::FlowKey;

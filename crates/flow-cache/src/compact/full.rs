@@ -4,10 +4,18 @@ use super::{
     CompactKey, CompactMask, Family, KIND_ODD, KIND_QINQ, KIND_V6, KIND_VLAN, Parts, mac_words, port_word,
     v4_words, v6_words,
 };
-use crate::subtable::Source;
 use heddle_flow::key::HEADER_WORD;
 use heddle_flow::{FlowKey, FlowMask};
 use std::sync::LazyLock;
+
+/// The origin of packets, as they came in.
+#[derive(Clone, Copy, Debug)]
+pub struct Source {
+    /// The input port.
+    pub in_port: u32,
+    /// The recirculation id.
+    pub recirc_id: u32,
+}
 
 /// The bits of headers that have no room in a compact key. An ordinary packet has zeros there; those of an
 /// odd packet belong to the context.

@@ -159,7 +159,7 @@ fn drop_options(mut options: &mut [u8]) {
     }
 }
 
-/// An identification that nobody outside can predict (RFC 7739), and not zero.
+/// An identification that other hosts cannot predict (RFC 7739); not zero.
 #[allow(clippy::cast_possible_truncation)] // any bits will do
 fn random_id() -> u32 {
     (RandomState::new().hash_one(()) as u32).max(1)
