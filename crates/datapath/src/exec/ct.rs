@@ -395,16 +395,6 @@ impl Exec<'_> {
     }
 }
 
-/// A packet that [`Exec::read_plain`] has read.
-#[derive(Clone, Copy)]
-pub(crate) struct PlainPacket<'a> {
-    pub(crate) headers: &'a FastPacket,
-    /// A guess of its connection.
-    pub(crate) guess: Guess,
-    /// The tracker's result for the packet before is also this one's.
-    pub(crate) is_same: bool,
-}
-
 /// Connection state of the packets of a program, by their number in the run or group.
 #[derive(Debug)]
 pub(crate) struct Tracked {
@@ -432,15 +422,16 @@ impl Tracked {
     pub(crate) fn begin(&mut self) {
         (self.changed, self.translated) = (0, 0);
     }
-    /// Packet `i`, if [`Exec::read_plain`] has read it.
+    /// The headers of packet `i` that [`Exec::read_plain`] has read, and a guess of its connection.
     #[inline]
-    pub(crate) fn plain(&self, i: usize) -> Option<PlainPacket<'_>> {
+    pub(crate) fn plain(&self, i: usize) -> Option<(&FastPacket, Guess)> {
         let read = self.read.get(i)?;
-        Some(PlainPacket {
-            headers: &read.short,
-            guess: read.guess,
-            is_same: read.what == What::SameUdp,
-        })
+        Some((&read.short, read.guess))
+    }
+    /// Whether the tracker's result for packet `i - 1` is also that for packet `i`.
+    #[inline]
+    pub(crate) fn is_same(&self, i: usize) -> bool {
+        self.read.get(i).is_some_and(|read| read.what == What::SameUdp)
     }
     /// The number of the connection that packet `i` probably belongs to.
     #[inline]

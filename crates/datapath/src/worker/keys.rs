@@ -142,7 +142,7 @@ pub(crate) struct Keys {
     n_contexts: usize,
     /// The recirculation id of the lookup.
     pub(crate) recirc_id: u32,
-    /// The last packet's bytes, if the last run has several packets.
+    /// The last packet's bytes, if the last run has several packets and is to be looked up.
     same_key: Option<SameKey>,
 }
 
@@ -193,7 +193,6 @@ impl Keys {
             && same_key.is(bytes, frame)
             && let Some(run) = self.runs.last_mut()
             && run.form == form
-            && !run.program.is_known()
         {
             return run.extend(i, frame.total);
         }

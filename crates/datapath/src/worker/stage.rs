@@ -169,10 +169,11 @@ impl Stage {
     #[inline]
     pub(super) fn packets(&self, group: &Group) -> impl Iterator<Item = GroupPacket> {
         let mut r = usize::from(group.run);
-        (0..).zip(group.first..group.end).map(move |(i, place)| {
+        let first = group.first;
+        (first..group.end).map(move |place| {
             r += usize::from(self.keys.runs[r].end <= place);
             GroupPacket {
-                i,
+                i: usize::from(place - first),
                 r,
                 id: self.ids.at(place),
             }

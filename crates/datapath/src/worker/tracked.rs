@@ -13,7 +13,6 @@ use super::keys::{ChangedContext, Context};
 use super::stage::{Change, GroupPacket, Stage};
 use super::{Choice, Group, Worker};
 use crate::exec::LiveId;
-use crate::exec::ct::PlainPacket;
 use crate::exec::program::Program;
 use heddle_conntrack::{ConnSummary, ReadGuard, TranslatedEnds4};
 use heddle_datapath_api::DropKind;
@@ -91,36 +90,28 @@ impl Worker {
         for packet in st.packets(group) {
             let GroupPacket { i, r, id } = packet;
             let key = &keys.compact[r];
-            last = match plain >> i & 1 {
-                0 => None,
-                _ => self.track_short(i, last, &of),
-            };
-            let Some(Established { conn, ends }) = last else {
+            let is_plain = plain >> i & 1 != 0;
+            if !is_plain || last.is_none() || !self.resources.tracked.is_same(i) {
+                last = if is_plain { self.track_short(i, &of) } else { None };
+            }
+            let Some(Established { conn, ends }) = &last else {
                 self.track_any(packet, to, &of);
                 continue;
             };
             let origin = self.origin(st, to, key.origin());
             let mut key = key.with_origin(origin);
             if let Some(ends) = ends {
-                self.translate_ends(i, id, key.l3(), ends);
+                self.translate_ends(i, id, key.l3(), *ends);
                 key = key.with_ends4(ends.src, ends.dst);
             }
-            self.follow_link(&conn, id, &key, to, &lookup, &of);
+            self.follow_link(conn, id, &key, to, &lookup, &of);
         }
     }
 
-    /// Tracks packet `i` by `Conntrack::track_short`. If the packet before is alike, its result `last` is
-    /// also the one of packet `i`. `None`: the packet is not tracked yet.
+    /// Tracks packet `i` by `Conntrack::track_short`. `None`: the packet is not tracked yet.
     #[inline]
-    fn track_short(&mut self, i: usize, last: Option<Established>, of: &Tracking<'_>) -> Option<Established> {
-        let PlainPacket {
-            headers,
-            guess,
-            is_same,
-        } = self.resources.tracked.plain(i)?;
-        if is_same && last.is_some() {
-            return last;
-        }
+    fn track_short(&mut self, i: usize, of: &Tracking<'_>) -> Option<Established> {
+        let (headers, guess) = self.resources.tracked.plain(i)?;
         let tracker = &self.shared.conntrack;
         let (conn, ends, events) =
             tracker.track_short(self.resources.now_ms, of.reading, headers, guess, of.zone, of.nat)?;
@@ -134,14 +125,14 @@ impl Worker {
     #[inline]
     fn translate_ends(&mut self, i: usize, id: LiveId, l3: u16, ends: TranslatedEnds4) {
         let e = &mut self.resources;
-        let Some(plain) = e.tracked.plain(i) else {
+        let Some((headers, _)) = e.tracked.plain(i) else {
             return;
         };
         let p = e.live.get_mut(id);
         let l4 = usize::from(l3) + Ipv4::LEN;
         let partial = matches!(p.offload.csum, Csum::Partial { start, .. } if usize::from(start) == l4);
         if let Some(h) = p.head_mut().get_mut(l3.into()..) {
-            ends.apply(h, plain.headers, partial);
+            ends.apply(h, headers, partial);
         }
     }
 
