@@ -105,17 +105,17 @@ def scenario_large_pings_from_outside_over_ipv6(lab):
     lan.node.net.ping(lan.out, HOST6, size=4000)
 
 
-def cut_again(lab, six):
+def cut_again(lab, six, *cases):
+    """Sends datagrams in fragments of these sizes, and requires that they go out whole and in no larger ones."""
     lan = Lan(lab)
     head = FRAGMENT6 if six else FRAGMENT4
-    cases = ((0x101, (1000, 1000), False), (0x102, (504, 1200, 504), False), (0x103, (1304, 1304), True))
-    for ident, sizes, reverse in cases:
+    for ident, (sizes, reverse) in enumerate(cases, 0x101):
         data = datagram(six, 3000)
         cut = pieces(data, *sizes)
         lan.send(six, ident, reversed(cut) if reverse else cut)
         found = lan.received(six, data)
         lan.node.trace.note(f"sent {[len(piece) for _, piece, _ in cut]}, received {[(at, size) for at, _, size in found]}")
-        assert joined(found) == data, "the pieces that arrive are not the datagram"
+        assert joined(found) == data, f"fragments of {sizes}: the pieces that arrive are not the datagram"
         largest, got = max(len(piece) for _, piece, _ in cut) + head, [size for _, _, size in found]
         if six:
             largest = max(largest, 1280)  # any link carries that much
@@ -123,21 +123,35 @@ def cut_again(lab, six):
         assert len(got) <= len(cut), f"{len(cut)} fragments came in, {len(got)} went out"
 
 
+CUTS = ((1304, 1304), False), ((1304, 1400), False), ((1304, 1304), True)
+SMALL = ((1000, 1000), False), ((504, 1000, 504), False)
+
+
 def scenario_no_larger_than_those_received(lab):
     """No fragment that goes out is larger than the largest that came in, in whatever order they came."""
-    cut_again(lab, False)
+    cut_again(lab, False, *CUTS)
 
 
 def scenario_no_larger_than_those_received_over_ipv6(lab):
     """The same over IPv6."""
-    cut_again(lab, True)
+    cut_again(lab, True, *CUTS)
+
+
+def scenario_small_fragments(lab):
+    """Fragments smaller than Open vSwitch's userspace datapath takes (1,200 bytes) are reassembled like larger ones."""
+    cut_again(lab, False, *SMALL)
+
+
+def scenario_small_fragments_over_ipv6(lab):
+    """The same over IPv6, whose limit is 1,280 bytes there."""
+    cut_again(lab, True, *SMALL)
 
 
 def scenario_larger_than_the_outputs_mtu(lab):
     """A datagram whose largest fragment exceeds the MTU of the output is dropped; one that fits arrives."""
-    lan = Lan(lab, mtu=1300)
+    lan = Lan(lab, mtu=1400)
     for six in (False, True):
-        for ident, size, fits in ((0x201, 1400, False), (0x202, 1200, True)):
+        for ident, size, fits in ((0x201, 1440, False), (0x202, 1304, True)):
             lan.passes(six, ident, size, fits)
 
 
@@ -145,11 +159,11 @@ def scenario_check_pkt_larger(lab):
     """check_pkt_larger compares with the largest fragment that came in, not with the whole datagram."""
     lan = Lan(lab, table=1, rest=(
         REST, "table=1,priority=0,actions=drop",
-        *(f"table=1,priority=10,{kind},nw_frag=no,actions=check_pkt_larger(1100)->NXM_NX_REG0[0],resubmit(,2)"
+        *(f"table=1,priority=10,{kind},nw_frag=no,actions=check_pkt_larger(1400)->NXM_NX_REG0[0],resubmit(,2)"
           for kind in ("udp", "udp6")),
         "table=2,priority=10,reg0=1,actions=drop", "table=2,priority=0,actions=output:pod"))
     for six in (False, True):
-        for ident, size, fits in ((0x301, 1000, True), (0x302, 1200, False)):
+        for ident, size, fits in ((0x301, 1304, True), (0x302, 1400, False)):
             lan.passes(six, ident, size, fits)
 
 
@@ -158,10 +172,10 @@ def scenario_overlapping_fragments(lab):
     lan = Lan(lab)
     for six in (False, True):
         data = datagram(six, 3000)
-        first, second, last = pieces(data, 1000, 1000)
-        lan.send(six, 0x401, (first, (992, b"\xff" * 1008, True), second, last))
+        first, second, last = pieces(data, 1304, 1304)
+        lan.send(six, 0x401, (first, (1296, b"\xff" * 1312, True), second, last))
         assert not lan.received(six), "a datagram of overlapping fragments went through"
-        lan.passes(six, 0x402, 1000)
+        lan.passes(six, 0x402, 1304)
 
 
 @limit(300)
