@@ -38,10 +38,13 @@ class Lab:
         self.switches = []
         self.cleanups = []
 
-    def switch(self, *args, netns=True, start=True, binary=None):
-        """A switch in a namespace of its own (`sw`), started unless start=False."""
+    def switch(self, *args, netns=True, start=True, binary=None, system=False):
+        """A switch in a namespace of its own (`sw`), started unless start=False.
+
+        system: with datapaths of type system, which are the kernel's if the daemon is Open vSwitch's.
+        """
         ns = self.net.namespace(f"sw{len(self.switches) or ''}") if netns else None
-        switch = Switch(self.trace, binary=binary, netns=ns, args=("--disable-system", *args))
+        switch = Switch(self.trace, binary=binary, netns=ns, args=(*([] if system else ["--disable-system"]), *args))
         self.switches.append(switch)
         if start:
             switch.start()
@@ -105,7 +108,7 @@ def crashed(lab):
 
 def run_one(script, name, function):
     """Returns 'ok', 'skip' or 'FAIL'."""
-    keep = os.path.join(ROOT, "target", "system-logs", script, name)
+    keep = os.path.join(logs(), script, name)
     shutil.rmtree(keep, ignore_errors=True)
     lab = Lab(name)
     verdict, detail = "ok", ""
@@ -145,6 +148,11 @@ def run_one(script, name, function):
         print("".join(f"     | {line}\n" for line in lab.trace.text().splitlines()[-60:]), end="")
         print(f"     logs and the whole trace: {os.path.relpath(keep, ROOT)}", flush=True)
     return verdict
+
+
+def logs():
+    """Directory for the logs of failed scenarios."""
+    return os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "system-logs")
 
 
 def limit_of(function):
