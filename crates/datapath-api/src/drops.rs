@@ -90,6 +90,9 @@ kinds! {
     FragmentTimeout = "datapath_drop_fragment_timeout",
     /// A fragment that waited to be tracked and made room for others.
     FragmentEvicted = "datapath_drop_fragment_evicted",
+    /// A fragment that is too small, overlaps another one, or is not valid, where the whole packet was to
+    /// continue.
+    FragmentRefused = "datapath_drop_fragment_refused",
     /// The packet was to begin a translated connection, which the tracker refused.
     Untranslated = "datapath_drop_nat_untranslated",
     /// Recirculated too often.

@@ -70,6 +70,11 @@ impl<T> Pieces<T> {
         let ends = self.end.is_none_or(|end| p.end() <= end && !p.last) && (!p.last || after.is_none());
         (clear && ends).then_some(at)
     }
+    /// Whether one fragment has all bytes of this one.
+    pub(crate) fn has_all_of(&self, p: &Piece) -> bool {
+        let has = |f: &Fragment<T>| f.piece.start <= p.start && p.end() <= f.piece.end();
+        self.list.iter().any(has)
+    }
     /// Inserts a fragment at the index from [`Self::place`].
     pub(crate) fn insert(&mut self, at: usize, f: Fragment<T>) {
         if f.piece.last {

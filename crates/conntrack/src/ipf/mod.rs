@@ -75,6 +75,10 @@ pub struct Frame<'a> {
     pub len: usize,
     /// IPv6 rather than IPv4.
     pub ipv6: bool,
+    /// The whole packet is to continue in place of its fragments. Then the rules of Linux apply: fragments
+    /// may be small unless `dpctl/ipf-set-min-frag` was used, and one that overlaps another one ends the
+    /// datagram, except a copy (RFC 5722).
+    pub joins: bool,
 }
 
 /// Why a fragment does not wait.
@@ -166,6 +170,8 @@ pub struct Status {
 pub struct Ipf<T> {
     enabled: [AtomicBool; 2],
     min: [AtomicU32; 2],
+    /// The user has set `min`.
+    min_is_set: [AtomicBool; 2],
     max: AtomicU32,
     waiting: AtomicU32,
     counts: [Counts; 2],
@@ -177,6 +183,7 @@ impl<T> Default for Ipf<T> {
         Self {
             enabled: [true, true].map(AtomicBool::new),
             min: DEFAULT_MIN.map(AtomicU32::new),
+            min_is_set: Default::default(),
             max: AtomicU32::new(DEFAULT_MAX),
             waiting: AtomicU32::new(0),
             counts: Default::default(),
@@ -219,7 +226,9 @@ impl<T> Ipf<T> {
             Err(Bad::Malformed) => return Offered::Refused(Refusal::Malformed),
             Err(Bad::Checksum) => return Offered::Refused(Refusal::Checksum),
         };
-        if !piece.last && piece.size < usize::try_from(self.min[v6].load(Relaxed)).unwrap_or(usize::MAX) {
+        let least = usize::try_from(self.min[v6].load(Relaxed)).unwrap_or(usize::MAX);
+        let counts_least = !frame.joins || self.min_is_set[v6].load(Relaxed);
+        if !piece.last && piece.size < least && counts_least {
             counts.too_small.fetch_add(1, Relaxed);
             return Offered::Refused(Refusal::TooSmall);
         }
@@ -234,11 +243,14 @@ impl<T> Ipf<T> {
         let (bytes, context) = copy();
         let fragment = Fragment::new(piece, bytes, frame.l3, context);
         let max = usize::try_from(self.max.load(Relaxed)).unwrap_or(usize::MAX);
-        let (mut evicted, mut old) = (Vec::new(), Vec::new());
+        let (mut evicted, mut old, mut overlapped) = (Vec::new(), Vec::new(), None);
         let added = {
             let mut table = self.table();
             old.extend(table.expired(now_ms));
             let added = table.add(now_ms, key, fragment, max, &mut evicted);
+            if frame.joins && matches!(added, Added::Refused(Refusal::Overlap)) {
+                overlapped = table.end_overlapped(&key, &piece);
+            }
             self.note(&table);
             added
         };
@@ -248,6 +260,9 @@ impl<T> Ipf<T> {
                 .fetch_add(w.pieces.len() as u64, Relaxed);
         }
         self.forget(old);
+        if let Some(w) = overlapped {
+            counts.overlap.fetch_add(w.pieces.len() as u64, Relaxed);
+        }
         match added {
             Added::Refused(why) => {
                 if why == Refusal::Overlap {
@@ -306,6 +321,7 @@ impl<T> Ipf<T> {
         let good = bytes >= MIN_FRAGMENT_LIMIT_BYTES;
         if good {
             self.min[usize::from(ipv6)].store(bytes, Relaxed);
+            self.min_is_set[usize::from(ipv6)].store(true, Relaxed);
         }
         good
     }

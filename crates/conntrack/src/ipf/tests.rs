@@ -84,11 +84,23 @@ fn cut(whole: &[u8], (ipv6, options): (bool, bool), (from, to): (usize, usize), 
 }
 
 fn offer<T>(ipf: &Ipf<T>, now_ms: u64, frame: &[u8], place: FragmentContext, context: T) -> Offered<T> {
+    offer_as(ipf, now_ms, frame, place, context, false)
+}
+
+fn offer_as<T>(
+    ipf: &Ipf<T>,
+    now_ms: u64,
+    frame: &[u8],
+    place: FragmentContext,
+    context: T,
+    joins: bool,
+) -> Offered<T> {
     let frame_of = Frame {
         head: &frame[..frame.len().min(128)],
         l3: 14,
         len: frame.len(),
         ipv6: frame[14] >> 4 == 6,
+        joins,
     };
     ipf.offer(now_ms, frame_of, place, || (frame.into(), context))
 }
@@ -415,4 +427,28 @@ fn threads_put_together_what_each_has_a_part_of() {
         }
     });
     assert_eq!((done.load(Relaxed), ipf.status().waiting), (40, 0));
+}
+
+/// Where the whole packet continues, Linux' rules apply: small fragments wait until the user sets a minimum,
+/// a copy is refused alone, and an overlap ends the datagram.
+#[test]
+fn fragments_that_are_joined() {
+    let ipf: Ipf<u32> = Ipf::default();
+    let whole = datagram(false, false, &[7; 400]);
+    let part = |from, to| cut(&whole, (false, false), (from, to), false);
+    let join = |f: &[u8]| offer_as(&ipf, 0, f, at(1), 0, true);
+    assert!(matches!(
+        offer(&ipf, 0, &part(0, 80), at(1), 0),
+        Offered::Refused(Refusal::TooSmall)
+    ));
+    assert!(matches!(join(&part(0, 80)), Offered::Waits));
+    assert!(matches!(join(&part(0, 80)), Offered::Refused(Refusal::Overlap)));
+    assert!(matches!(join(&part(16, 64)), Offered::Refused(Refusal::Overlap)));
+    assert_eq!(ipf.status().waiting, 1, "copies");
+    assert!(matches!(join(&part(80, 160)), Offered::Waits));
+    assert!(matches!(join(&part(72, 96)), Offered::Refused(Refusal::Overlap)));
+    assert_eq!((ipf.status().waiting, ipf.status().families[0].overlap), (0, 5));
+    assert!(ipf.is_consistent());
+    assert!(ipf.set_min(false, 400));
+    assert!(matches!(join(&part(0, 80)), Offered::Refused(Refusal::TooSmall)));
 }

@@ -4,7 +4,7 @@
 //! has the datagram tracked.
 //!
 //! If the program looks the packet up again next, the whole packet takes the place of that fragment, as in
-//! Linux. An output cuts it into fragments as long as the longest one that came ([`GsoKind::Fragments`]).
+//! Linux, and refused fragments are dropped. An output cuts it into fragments as long as the longest one that came ([`GsoKind::Fragments`]).
 //! Otherwise copies of all fragments continue with that connection state behind `ct` in the completing
 //! fragment's program. Each has its own headers, in order of their offsets. While one of them is executed,
 //! those behind it wait in [`Exec::resumed`].
@@ -13,7 +13,7 @@
 
 use super::ct::known_of;
 use super::{Exec, InFlight, Meta};
-use heddle_conntrack::ipf::{Datagram, FragmentContext, Frame, Offered};
+use heddle_conntrack::ipf::{Datagram, FragmentContext, Frame, Offered, Refusal};
 use heddle_conntrack::{CtAction, CtPacket, CtState, Event, Events, Invalid, ReadGuard, Verdict, state};
 use heddle_datapath_api::DropKind;
 use heddle_flow::FlowKey;
@@ -91,6 +91,7 @@ impl Exec<'_> {
             l3,
             len: p.len(),
             ipv6,
+            joins,
         };
         let place = FragmentContext {
             port: p.in_port,
@@ -102,6 +103,10 @@ impl Exec<'_> {
         let copy = || (p.to_vec().into_boxed_slice(), WaitingFragment { in_port, meta });
         match self.fragments.offer(self.now_ms, frame, place, copy) {
             Offered::Waits => Gathered::Waits,
+            Offered::Refused(why) if joins && why != Refusal::Disabled => {
+                self.ct.counts.add(Event::from(why).into());
+                Gathered::Dropped(DropKind::FragmentRefused)
+            }
             Offered::Refused(why) => {
                 let mut known = CtState::default();
                 let events = self.ct.tracker.refused(action.zone, why, &mut known);

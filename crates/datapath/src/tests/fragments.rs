@@ -290,7 +290,7 @@ fn fragments_in_clones_go_their_way_to_its_end() {
     assert_eq!(s.dp.conntrack().n_conns(), 1);
 }
 
-/// A fragment whose datagram is never complete is dropped by name; a bad fragment continues as invalid.
+/// A fragment whose datagram is never complete is dropped by name, and so is a bad one.
 #[test]
 fn what_is_missing_and_what_is_bad() {
     let s = setup(rules(vec![snat(), Action::Recirc(1)]));
@@ -299,12 +299,15 @@ fn what_is_missing_and_what_is_bad() {
     let [first, mut second, _] = fragments(1);
     s.a.send([first.clone(), first]);
     s.a.drained();
-    assert_eq!((count("ipf_overlap"), count("drop_action_of_pipeline")), (1, 1));
+    assert_eq!(
+        (count("ipf_overlap"), count(DropKind::FragmentRefused.name())),
+        (1, 1)
+    );
     second[24] ^= 1;
     s.a.send([second]);
     s.a.drained();
     assert_eq!(
-        (count("ipf_l3csum_err"), count("drop_action_of_pipeline")),
+        (count("ipf_l3csum_err"), count(DropKind::FragmentRefused.name())),
         (1, 2)
     );
     assert_eq!(s.dp.fragments().status().waiting, 1);
