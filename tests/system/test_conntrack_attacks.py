@@ -93,7 +93,10 @@ def counted(sw, name):
 
 
 def wait_counted(sw, name, least=1):
-    wait_for(name, lambda: counted(sw, name) >= least)
+    try:
+        wait_for(name, lambda: counted(sw, name) >= least)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{sw.appctl('coverage/show')}") from None
 
 
 @limit(200)
