@@ -1,11 +1,12 @@
 //! `dpctl/*`: the datapath by itself.
 //!
 //! All bridges share one datapath here. Commands show one datapath per type that has bridges, as in Open
-//! vSwitch. Each has the ports of its bridges and the flows that come from them.
+//! vSwitch. Each has the ports of its bridges and the flows that come from them. The type `system` is shown as
+//! Open vSwitch shows the kernel's datapath: programs that were written for that read these texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use heddle_datapath_api::{Engine, FlowDump, Merged, ufid};
+use heddle_datapath_api::{Engine, FlowDump, Merged, Totals, ufid};
 use heddle_flow::Match;
 
 use super::Commands;
@@ -14,6 +15,11 @@ use super::flows::{self, Lines, Style};
 use crate::inventory::{Item, OWN_PORT, datapath_name};
 use crate::switch::Switch;
 use heddle_daemon::unixctl::Reply;
+
+/// The type that stands for the kernel's datapath.
+const KERNEL: &str = "system";
+/// Maximum number of flows that are all kept in memory to find those that several workers have.
+const MAX_MERGED_FLOWS: u64 = 100_000;
 
 pub(super) const EINVAL: &str = "Invalid argument";
 pub(super) const ENOENT: &str = "No such file or directory";
@@ -135,6 +141,9 @@ fn show_one(switch: &Switch, datapath_type: &str, options: Options) -> String {
         t.lost,
         t.flows
     );
+    if datapath_type == KERNEL {
+        out += &masks(&t);
+    }
     let own = switch
         .datapath
         .port(OWN_PORT)
@@ -147,6 +156,16 @@ fn show_one(switch: &Switch, datapath_type: &str, options: Options) -> String {
         out += &show_port(switch, no, &name, &item, options);
     }
     out
+}
+
+/// The kernel's line about lookups in tables of masks.
+#[expect(clippy::cast_precision_loss, reason = "for people")]
+fn masks(t: &Totals) -> String {
+    let per_packet = t.l2_masks_probed as f64 / t.packets.max(1) as f64;
+    format!(
+        "  masks: hit:{} total:{} hit/pkt:{per_packet:.2}\n",
+        t.l2_masks_probed, t.masks
+    )
 }
 
 fn show_port(switch: &Switch, no: u32, name: &str, item: &Item, options: Options) -> String {
@@ -303,6 +322,7 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         verbose: options.verbosity > 0,
         names: options.names,
         ufid: (options.verbosity > 0).then_some(", "),
+        kernel: datapath_type == KERNEL,
     };
     let all = switch.datapath.ports();
     let is_tunnel = |kind: &str| heddle_tunnel::TunnelType::named(kind).is_some();
@@ -312,6 +332,11 @@ fn dump_flows(switch: &Switch, args: &[&str]) -> Reply {
         main.clear();
     }
     let lines = Lines::new(switch, style);
+    // The kernel has no threads to name, and each flow once.
+    if style.kernel && filter.core.is_none() && switch.datapath.totals().flows <= MAX_MERGED_FLOWS {
+        let wanted = |flow: &FlowDump| ports.contains_key(&flow.key.in_port) && filter.takes(flow, None);
+        return Ok(lines.merged(switch, wanted));
+    }
     // Open vSwitch's main thread polls pretended devices, and has each of their flows once.
     let mut of_main = Merged::default();
     // There may be a million other flows: only their lines are kept.
@@ -357,6 +382,7 @@ fn get_flow(switch: &Switch, args: &[&str]) -> Reply {
         verbose: options.verbosity > 0,
         names: options.names,
         ufid: (options.verbosity > 0).then_some(", "),
+        kernel: datapath_type == KERNEL,
     };
     let found = Lines::new(switch, style).merged(switch, of_name);
     if found.is_empty() {

@@ -18,7 +18,12 @@ pub(super) struct Style {
     pub(super) names: bool,
     /// The text between a flow's UFID and its key; `None`: the UFID is not shown.
     pub(super) ufid: Option<&'static str>,
+    /// As Open vSwitch shows flows of the kernel's datapath, which has no packet types.
+    pub(super) kernel: bool,
 }
+
+/// The text that is left out of flows of the kernel's datapath.
+const ETHERNET: &str = "packet_type(ns=0,id=0),";
 
 /// Names of the datapath's ports by number.
 pub(super) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
@@ -80,6 +85,10 @@ impl Lines {
                 plain.stats_text(self.now_ms, names)
             }
             _ => flow.stats_text(self.now_ms, names),
+        };
+        let key = match style.kernel {
+            true => key.to_string().replacen(ETHERNET, "", 1),
+            false => key.to_string(),
         };
         format!("{ufid}{key}, {stats}\n")
     }
