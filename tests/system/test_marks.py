@@ -306,7 +306,7 @@ def scenario_without_the_right(lab):
         assert "not carried (" in sw.get("interface", port, "status:heddle_pkt_mark")
     wait_for("a count", lambda: "tx_lost_pkt_mark=3" in sw.get("interface", "second", "statistics"), 30)
     wait_for("a warning", lambda: sw.log().count("second: packets are sent without their pkt_mark (") == 1)
-    assert sw.log().count("pkt_mark does not cross internal ports: eBPF is off") == 1, sw.log()
+    assert sw.log().count("pkt_mark does not cross internal ports: its eBPF programs cannot be loaded") == 1, sw.log()
 
 
 @limit(300)

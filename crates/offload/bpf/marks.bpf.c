@@ -2,12 +2,12 @@
 //
 // Marks of packets (skb->mark) that cross the device of an internal port, a tap. The switch reads and writes
 // frames there, which have no field for a mark. So a frame with a mark has a header between its addresses and
-// its EtherType: see crates/packet/src/mark_header.rs.
+// its EtherType (crates/packet/src/mark_header.rs).
 //
-// hd_mark_out is at the device's egress: it writes the header of packets that the host's stack sends.
-// hd_mark_in is at the ingress: it removes the header of packets that the switch sends, and sets their mark.
-// The metadata of GSO packets and unfinished checksums stays right: the kernel stores offsets from the start
-// of the buffer, not of the frame.
+// At the device's egress, hd_mark_out writes the header of packets that the host's stack sends. At its
+// ingress, hd_mark_in removes the header of packets that the switch sends, and sets their mark. The metadata
+// of GSO packets and unfinished checksums stays right, since the kernel stores offsets from the start of the
+// buffer.
 
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>

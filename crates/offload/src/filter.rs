@@ -47,12 +47,7 @@ fn io_error(error: impl Error) -> io::Error {
 }
 
 /// Puts a program to a device, in the place of one that is there.
-pub(crate) fn attach(
-    program: &mut SchedClassifier,
-    name: &str,
-    hook: Hook,
-    priority: u16,
-) -> io::Result<()> {
+pub(crate) fn attach(program: &mut SchedClassifier, name: &str, hook: Hook, priority: u16) -> io::Result<()> {
     // The discipline may be there already, mostly because of an earlier process.
     let _ = tc::qdisc_add_clsact(name);
     if add(program, name, hook, priority) {

@@ -73,7 +73,7 @@ impl Marks {
                 // The verifier's log is long.
                 let line = why.lines().next().unwrap_or_default();
                 let line = line.split(". Verifier output").next().unwrap_or(line);
-                log::info!(target: "netdev_linux", "pkt_mark does not cross internal ports: eBPF is off: {line}");
+                log::info!(target: "netdev_linux", "pkt_mark does not cross internal ports: its eBPF programs cannot be loaded: {line}");
                 return Err(line.to_owned());
             }
             loaded

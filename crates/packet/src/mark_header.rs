@@ -4,13 +4,13 @@
 //! the device's clsact hooks (`offload/bpf/marks.bpf.c`) read and write marks, but reach the switch only by
 //! the bytes of the frame.
 //!
-//! **Shape.** The header follows the two addresses, like a VLAN tag; the frame's own EtherType follows it. Its
-//! EtherType is that of IPv4, since the kernel removes bytes only from IP packets. The IP version in it is
-//! 15, so a stack without the program drops the packet. The version of the header is in the same byte. Other
-//! kinds may carry other state.
+//! **Shape.** The header follows the two addresses, like a VLAN tag. Behind it is the frame's own EtherType.
+//! The header has the EtherType of IPv4, since the kernel removes bytes only from IP packets. The IP version
+//! in it is 15, so a stack without the program drops the packet. The version of the header is in the same
+//! byte. Headers of other kinds may have other state.
 //!
-//! **Trust.** A frame of a guest or of the host may begin with these bytes, too. Whoever sends such a frame
-//! through a tap puts a header in front of it, with mark 0 if it has none. The receiver removes one header.
+//! **Trust.** A frame of a guest or of the host may begin with these bytes, too. The sending side of a tap
+//! puts a header before such a frame, with mark 0 if it has none. The receiving side removes one header.
 
 use crate::Offload;
 
@@ -48,7 +48,7 @@ pub fn with(mark: u32) -> [u8; LEN] {
 #[inline]
 pub fn is_in(frame: &[u8]) -> bool {
     let word = frame.get(AT..).and_then(|b| b.first_chunk::<4>());
-    word.is_some_and(|b| u32::from_be_bytes(*b) >> 8 == u32::from_be_bytes([0, PREFIX[0], PREFIX[1], PREFIX[2]]))
+    word.is_some_and(|[a, b, c, _]| [*a, *b, *c] == PREFIX)
 }
 
 /// The mark of a frame with a header that has one, and an EtherType behind it.

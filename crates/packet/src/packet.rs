@@ -124,11 +124,7 @@ impl Packet {
     /// The transmit queue that it is to leave by; 0: the first.
     #[inline]
     pub fn queue(&self) -> u32 {
-        if self.rare & HAS_QUEUE != 0 {
-            self.queue
-        } else {
-            0
-        }
+        if self.rare & HAS_QUEUE != 0 { self.queue } else { 0 }
     }
     /// Sets the transmit queue.
     pub fn set_queue(&mut self, queue: u32) {

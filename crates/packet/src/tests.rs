@@ -443,10 +443,7 @@ fn a_trusted_header_is_taken_once() {
     assert_eq!(header, [8, 0, 0xf1, 1, 1, 2, 3, 4]);
     let mut p = Packet::from_bytes(&with(&header));
     p.offload = Offload {
-        csum: Csum::Partial {
-            start: 42,
-            offset: 6,
-        },
+        csum: Csum::Partial { start: 42, offset: 6 },
         gso: None,
     };
     assert!(mark_header::is_in(p.head()) && !p.take_header() && p.mark() == 0);
@@ -458,7 +455,10 @@ fn a_trusted_header_is_taken_once() {
         assert!(p.take_header() && !p.take_header());
         assert_eq!((p.head(), p.mark(), p.header_len()), (&frame[..], 0x0102_0304, 0));
         assert!(matches!(p.offload.csum, Csum::Partial { start: 34, .. }));
-        assert_eq!(mark_header::offload(&p.offload).csum, Csum::Partial { start: 42, offset: 6 });
+        assert_eq!(
+            mark_header::offload(&p.offload).csum,
+            Csum::Partial { start: 42, offset: 6 }
+        );
         p.reset();
         assert!(p.mark() == 0 && !p.has_rare());
     }

@@ -40,7 +40,14 @@ fn frames() -> Vec<Vec<u8>> {
     arp[12..14].copy_from_slice(&[8, 6]);
     let mut odd = udp(1, 2, 3, 4);
     odd[14] = 0x4f;
-    vec![udp(1, 2, 3, 4), udp(1, 2, 3, 4), tagged, arp, odd, udp(1, 2, 9, 4)]
+    vec![
+        udp(1, 2, 3, 4),
+        udp(1, 2, 3, 4),
+        tagged,
+        arp,
+        odd,
+        udp(1, 2, 9, 4),
+    ]
 }
 
 #[test]

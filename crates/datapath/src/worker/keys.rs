@@ -212,7 +212,11 @@ impl Keys {
     fn read_full(&mut self, i: u16, p: &mut Packet, how: ReadAs, origin: u32, context: &Context<'_>) {
         if p.take_header() {
             let mark = p.mark();
-            let context = if mark == 0 { Context::None } else { Context::Mark(mark) };
+            let context = if mark == 0 {
+                Context::None
+            } else {
+                Context::Mark(mark)
+            };
             return self.read(i, p, how, origin, &context);
         }
         let same_tunnel = match context {

@@ -66,7 +66,11 @@ fn the_programs_write_and_remove_the_header() {
         }
         // Without mark only a frame that begins like one with a header gets one.
         let (verdict, out, _) = run(&loaded, "hd_mark_out", frame, 0);
-        let expected = if *frame == forged { with(frame, 0) } else { frame.clone() };
+        let expected = if *frame == forged {
+            with(frame, 0)
+        } else {
+            frame.clone()
+        };
         assert_eq!((verdict, &out), (UNSPEC, &expected));
         if *frame != forged {
             let (verdict, out, set) = run(&loaded, "hd_mark_in", frame, 5);

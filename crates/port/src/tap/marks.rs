@@ -1,7 +1,7 @@
 //! Marks of packets (`skb->mark`) that cross an internal port.
 //!
 //! The programs at the device's clsact hooks ([`MarkPrograms`]) carry a mark in a
-//! [header of the frame](heddle_packet::mark_header), which this port's queues write and read. A frame without
+//! [header of the frame](heddle_packet::mark_header). This port's queues write and read it. A frame without
 //! mark has no header. While the programs are not there, headers are neither written nor trusted.
 //!
 //! The device may move to another network namespace, and loses its programs. Another program may remove them,
@@ -126,7 +126,9 @@ impl MarkCtl {
 
     /// Puts the programs where the device is now, or back if another program has removed them.
     pub(super) fn look(&mut self, marks: &Marks, device: &Device<'_>) {
-        let Some(programs) = self.programs.clone() else { return };
+        let Some(programs) = self.programs.clone() else {
+            return;
+        };
         let namespace = device.namespace.as_ref();
         let place = (device.id, device.ifindex);
         self.looks = self.looks.wrapping_add(1);
