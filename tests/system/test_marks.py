@@ -137,6 +137,23 @@ def scenario_marks_cross_in_both_directions(lab):
     assert ping(lab, sw.netns, POD) == 3
 
 
+def scenario_marks_of_tagged_packets(lab):
+    """Packets of VLAN devices on top of both ports have their marks, and keep their tags."""
+    sw, pod = start(lab, *RULES)
+    if "Unknown device type" in lab.net.ip(sw.netns, "link", "add", "link", "brm", "name", "brm.7", "type", "vlan", "id", "7", check=False):
+        raise Skip("this kernel has no VLAN devices")
+    lab.net.ip(pod, "link", "add", "link", "pod", "name", "pod.7", "type", "vlan", "id", "7")
+    lab.net.address(sw.netns, "brm.7", "10.70.0.1/24")
+    lab.net.address(pod, "pod.7", "10.70.0.2/24")
+    set_rules(sw, "priority=8,in_port=LOCAL,dl_vlan=7,pkt_mark=0,actions=output:pod", "priority=4,in_port=pod,actions=LOCAL",
+              f"priority=8,in_port=LOCAL,dl_vlan=7,pkt_mark={IN:#x},actions=set_field:{OUT:#x}->pkt_mark,output:pod")
+    forget(lab, pod, "pod.7", OUT)
+    assert ping(lab, sw.netns, "10.70.0.2", IN) == 3
+    assert ping(lab, sw.netns, "10.70.0.2", 7) == 0
+    (marked, _), (other, _), _ = counted(lab, pod)
+    assert (marked, other) == (3, 0), (marked, other)
+
+
 TRANSFER = """
 import socket, sys
 mark, target, size = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
