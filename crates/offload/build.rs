@@ -10,7 +10,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCE: &str = "bpf/classifier.bpf.c";
+const SOURCES: [&str; 2] = ["bpf/classifier.bpf.c", "bpf/marks.bpf.c"];
 
 /// Writes the assertions that `bpf/maps.h` includes.
 fn write_layout_check(dir: &Path) {
@@ -33,28 +33,36 @@ fn write_layout_check(dir: &Path) {
 }
 
 fn main() {
-    for file in [SOURCE, "bpf/maps.h", "src/ebpf/abi.rs"] {
+    for file in SOURCES.iter().chain(&["bpf/maps.h", "src/ebpf/abi.rs"]) {
         println!("cargo:rerun-if-changed={file}");
     }
     println!("cargo:rerun-if-env-changed=CLANG");
     let dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     write_layout_check(&dir);
-    let out = dir.join("classifier.bpf.o");
+    for source in SOURCES {
+        compile(source, &dir);
+    }
+}
+
+/// Compiles a source to an object of its name.
+fn compile(source: &str, dir: &Path) {
+    let object = Path::new(source).with_extension("o");
+    let out = dir.join(object.file_name().expect("a path of a file"));
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
     let done = Command::new(&clang)
         .args(["-O2", "-g", "-mcpu=v2", "-Wall", "-Werror", "-target", "bpf"])
         .arg(format!("-I/usr/include/{arch}-linux-gnu"))
         .arg("-I")
-        .arg(&dir)
+        .arg(dir)
         // Paths of the machine that builds it have no place in it.
-        .args(["-fdebug-compilation-dir=.", "-c", SOURCE, "-o"])
+        .args(["-fdebug-compilation-dir=.", "-c", source, "-o"])
         .arg(&out)
         .status();
     match done {
         Ok(status) if status.success() => {}
         Ok(_) => {
-            panic!("{clang} cannot compile {SOURCE}; its messages are above (libbpf-dev may be missing)")
+            panic!("{clang} cannot compile {source}; its messages are above (libbpf-dev may be missing)")
         }
         Err(error) => {
             println!("cargo:warning={clang}: {error}: built without eBPF (scripts/setup installs clang)");

@@ -1164,6 +1164,9 @@ static __always_inline int treat(struct __sk_buff *skb, struct port *port, struc
     struct step steps[MAX_STAGES] = {};
     __u32 zero = 0;
     int what, out;
+    // Only the switch matches on the marks of the host's packets.
+    if (port->internal && skb->mark)
+        return up(port, cpu, UP_MARK);
     p = bpf_map_lookup_elem(&hd_packet, &zero);
     if (!p)
         return up(port, cpu, UP_ODD);
@@ -1192,7 +1195,7 @@ static __always_inline int treat(struct __sk_buff *skb, struct port *port, struc
     }
     if (p->outer && hd_push(skb))
         return up(port, cpu, UP_ODD);
-    // Clear the mark and priority that the sender's socket set: workers send packets without them.
+    // Clear the mark and priority that the sender's socket set. Offloaded flows set no marks.
     skb->mark = 0;
     skb->priority = 0;
     out = finish(skb, p, &steps[0], 0);

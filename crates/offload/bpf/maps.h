@@ -188,7 +188,7 @@ struct count {
     __u64 held; // when a packet of it went up that others shall not overtake; 0: it is not held
 };
 
-enum { UP_ODD, UP_TCP, UP_NO_FLOW, UP_STALE, UP_LONG, UP_NO_CONN, UP_NO_STAGE, UP_UNEVEN, N_UP };
+enum { UP_ODD, UP_TCP, UP_NO_FLOW, UP_STALE, UP_LONG, UP_NO_CONN, UP_NO_STAGE, UP_UNEVEN, UP_MARK, N_UP };
 
 struct cpu {
     __u64 entered; // packets whose treatment has begun
@@ -197,7 +197,7 @@ struct cpu {
     __u64 dropped;
     __u64 peer;
     __u64 limited; // packets that were too many to go up
-    __u64 pad[3];
+    __u64 pad[2];
 };
 
 #include "layout_check.h"

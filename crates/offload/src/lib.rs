@@ -11,6 +11,7 @@
 //! * [`conns`]: established connections, which flows that track need beside them.
 //! * [`backend`]: the trait of a back end.
 //! * [`ebpf`]: the back end for kernel devices.
+//! * [`marks`]: the programs of internal ports, with every back end and without one.
 //!
 //! **The truth is the flow cache.** A back end holds copies. A copy is changed or taken out before the change
 //! of rules behind it is confirmed. A copy that is missing costs speed; one that is wrong misforwards: in
@@ -19,6 +20,8 @@
 pub mod backend;
 pub mod conns;
 pub mod ebpf;
+mod filter;
+pub mod marks;
 pub mod observer;
 pub mod policy;
 pub mod rule;
@@ -28,6 +31,7 @@ mod why;
 
 pub use backend::{Backend, ConnUse, Handle, PortLink};
 pub use ebpf::Ebpf;
+pub use marks::Marks;
 pub use observer::{Explained, Offload, Stats};
 pub use policy::Policy;
 pub use rule::{Ct, Decap, Headers, Op, Rule};

@@ -13,6 +13,7 @@
 #![allow(clippy::cast_possible_truncation)] // lengths are bounded by BUF_SIZE, far below u32::MAX
 
 mod buf;
+pub mod mark_header;
 mod offload;
 mod packet;
 mod pool;

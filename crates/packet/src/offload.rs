@@ -126,4 +126,14 @@ impl Offload {
     pub fn is_plain(&self) -> bool {
         matches!(self.csum, Csum::Unknown) && self.gso.is_none()
     }
+    /// The packet's headers have moved `by` bytes away from its start.
+    #[inline]
+    pub(crate) fn shift(&mut self, by: i32) {
+        if let Csum::Partial { start, .. } = &mut self.csum {
+            *start = (i32::from(*start) + by).clamp(0, i32::from(u16::MAX)) as u16;
+        }
+        if let Some(g) = &mut self.gso {
+            g.hdr_len = (i32::from(g.hdr_len) + by).clamp(0, i32::from(u16::MAX)) as u16;
+        }
+    }
 }

@@ -7,7 +7,7 @@
 
 use crate::buf::{BUF_SIZE, Big, HEAD_SPACE, HEADROOM, Small};
 use crate::seg::Loan;
-use crate::{Csum, Lender, Offload, Seg};
+use crate::{Lender, Offload, Seg, mark_header};
 use core::ptr::NonNull;
 use heddle_sys::Iov;
 
@@ -42,14 +42,20 @@ pub struct PacketState {
     pub offload: Offload,
     /// The number of segments in `segs`.
     n_segs: u8,
-    /// Whether `queue` is set.
-    has_queue: bool,
+    /// The rare values that it has: `HAS_QUEUE`, `HAS_MARK`, `HAS_HEADER`.
+    rare: u8,
     /// There is one exactly while there are segments.
     loan: Option<Loan>,
     segs: [Seg; MAX_SEGS],
     queue: u32,
+    mark: u32,
     small: Small,
 }
+
+/// Bits of [`PacketState::rare`]: `queue` is set; `mark` is set; the mark is still in its header.
+const HAS_QUEUE: u8 = 1;
+const HAS_MARK: u8 = 2;
+const HAS_HEADER: u8 = 4;
 
 /// The first segment is on the first line, too.
 const _: () = assert!(core::mem::offset_of!(PacketState, segs) + size_of::<Seg>() <= 64);
@@ -101,8 +107,9 @@ impl Packet {
             in_port: 0,
             offload: Offload::default(),
             n_segs: 0,
-            has_queue: false,
+            rare: 0,
             queue: 0,
+            mark: 0,
             loan: None,
             segs: [const { Seg::NONE }; MAX_SEGS],
             small: Small([0; HEADROOM + HEAD_SPACE]),
@@ -117,14 +124,53 @@ impl Packet {
     /// The transmit queue that it is to leave by; 0: the first.
     #[inline]
     pub fn queue(&self) -> u32 {
-        if self.has_queue { self.queue } else { 0 }
+        if self.rare & HAS_QUEUE != 0 { self.queue } else { 0 }
     }
     /// Sets the transmit queue.
     pub fn set_queue(&mut self, queue: u32) {
-        self.has_queue = queue != 0;
-        if self.has_queue {
-            self.queue = queue;
+        self.queue = queue;
+        self.rare = self.rare & !HAS_QUEUE | if queue == 0 { 0 } else { HAS_QUEUE };
+    }
+    /// The mark that the host's stack sees (`skb->mark`); 0: none.
+    #[inline]
+    pub fn mark(&self) -> u32 {
+        if self.rare & HAS_MARK != 0 { self.mark } else { 0 }
+    }
+    /// Sets the mark.
+    pub fn set_mark(&mut self, mark: u32) {
+        self.mark = mark;
+        self.rare = self.rare & !HAS_MARK | if mark == 0 { 0 } else { HAS_MARK };
+    }
+    /// Notes that the frame has a [`mark_header`] that can be trusted. A reader of its headers removes it
+    /// first.
+    pub fn trust_header(&mut self) {
+        self.rare |= HAS_HEADER;
+    }
+    /// Bytes of the trusted [`mark_header`]; 0: there is none.
+    pub fn header_len(&self) -> usize {
+        match self.rare & HAS_HEADER {
+            0 => 0,
+            _ => mark_header::LEN,
         }
+    }
+    /// Removes the trusted [`mark_header`], and sets the packet's mark. Returns whether there was one.
+    pub fn take_header(&mut self) -> bool {
+        if self.rare & HAS_HEADER == 0 {
+            return false;
+        }
+        self.rare &= !HAS_HEADER;
+        let Some(mark) = mark_header::read(self.head()) else {
+            return false;
+        };
+        self.head_mut().copy_within(..mark_header::AT, mark_header::LEN);
+        self.pull_front(mark_header::LEN);
+        self.set_mark(mark);
+        true
+    }
+    /// Whether it leaves by a queue or with a mark of its own.
+    #[inline]
+    pub fn has_rare(&self) -> bool {
+        self.rare != 0
     }
     /// Whether it has a big buffer.
     #[inline]
@@ -210,7 +256,7 @@ impl Packet {
         self.start = HEADROOM as u32;
         self.head_len = n.min(HEAD_SPACE) as u32;
         self.offload = Offload::default();
-        self.has_queue = false;
+        self.rare = 0;
         self.in_port = 0;
     }
     /// Replaces all bytes by a copy of `bytes`, cut to fit.
@@ -376,12 +422,7 @@ impl Packet {
     }
     #[inline]
     fn shift_offsets(&mut self, by: i32) {
-        if let Csum::Partial { start, .. } = &mut self.offload.csum {
-            *start = (i32::from(*start) + by).clamp(0, i32::from(u16::MAX)) as u16;
-        }
-        if let Some(g) = &mut self.offload.gso {
-            g.hdr_len = (i32::from(g.hdr_len) + by).clamp(0, i32::from(u16::MAX)) as u16;
-        }
+        self.offload.shift(by);
     }
     /// Cuts the packet to `n` bytes.
     pub fn truncate(&mut self, n: usize) {
@@ -476,7 +517,7 @@ impl Packet {
         dst.buf_mut()[at..at + n].copy_from_slice(self.head());
         dst.head_len = self.head_len;
         dst.offload = self.offload;
-        dst.set_queue(self.queue());
+        (dst.rare, dst.queue, dst.mark) = (self.rare, self.queue, self.mark);
         dst.in_port = self.in_port;
     }
     /// Whether [`Packet::share_into`] shares the tail. Copying a short tail is faster.

@@ -4,7 +4,7 @@
 
 use crate::{
     BUF_SIZE, BURST, Csum, Gso, GsoKind, HEAD_SPACE, HEADROOM, Lender, MAX_SEGS, Offload, Packet, Pool, Seg,
-    Wraps,
+    Wraps, mark_header,
 };
 use core::ptr::NonNull;
 use proptest::prelude::*;
@@ -432,4 +432,55 @@ fn long_packets_share_their_payload() {
     assert_eq!(all.iter().filter(|p| p.segs().is_empty()).count(), 70 - 64);
     drop(pool);
     assert!(all.iter().all(|p| p.to_vec() == bytes));
+}
+
+/// A frame with a header of a mark is the frame without it, once the header is taken.
+#[test]
+fn a_trusted_header_is_taken_once() {
+    let frame: Vec<u8> = (0..60).collect();
+    let with = |header: &[u8]| [&frame[..12], header, &frame[12..]].concat();
+    let header = mark_header::with(0x0102_0304);
+    assert_eq!(header, [8, 0, 0xf1, 1, 1, 2, 3, 4]);
+    let mut p = Packet::from_bytes(&with(&header));
+    p.offload = Offload {
+        csum: Csum::Partial { start: 42, offset: 6 },
+        gso: None,
+    };
+    assert!(mark_header::is_in(p.head()) && !p.take_header() && p.mark() == 0);
+    p.trust_header();
+    assert_eq!(p.header_len(), 8);
+    let mut copy = Packet::new();
+    p.copy_into(&mut copy);
+    for mut p in [p, copy] {
+        assert!(p.take_header() && !p.take_header());
+        assert_eq!((p.head(), p.mark(), p.header_len()), (&frame[..], 0x0102_0304, 0));
+        assert!(matches!(p.offload.csum, Csum::Partial { start: 34, .. }));
+        assert_eq!(
+            mark_header::offload(&p.offload).csum,
+            Csum::Partial { start: 42, offset: 6 }
+        );
+        p.reset();
+        assert!(p.mark() == 0 && !p.has_rare());
+    }
+}
+
+#[test]
+fn other_frames_have_no_header() {
+    let addresses = [2; 12];
+    for (rest, is_in) in [
+        (&[8, 0, 0xf1, 1, 0, 0, 0, 1, 8][..], true),
+        (&[8, 0, 0xf1, 2, 0, 0, 0, 1, 8, 0], true),
+        (&[8, 0, 0x45, 1, 0, 0, 0, 1, 8, 0], false),
+        (&[8, 6, 0xf1, 1, 0, 0, 0, 1, 8, 0], false),
+        (&[8, 0, 0xf1], false),
+        (&[], false),
+    ] {
+        let frame = [&addresses, rest].concat();
+        assert_eq!(mark_header::is_in(&frame), is_in, "{rest:?}");
+        assert_eq!(mark_header::read(&frame), None, "{rest:?}");
+        // Trust in a header that is not there changes nothing.
+        let mut p = Packet::from_bytes(&frame);
+        p.trust_header();
+        assert!(!p.take_header() && p.head() == frame);
+    }
 }

@@ -211,8 +211,9 @@ impl Gro {
         };
         let same = |n: &usize| self.gso_packets.get(*n).is_some_and(|t| t.is_of(p, &h, packets));
         let at = open.iter().position(same);
-        // A packet for a queue of its own leaves by itself: queues count frames.
-        let alone = p.queue() != 0 || p.offload.gso.is_some();
+        // A packet for a queue of its own leaves by itself, since queues count frames. A joined packet would
+        // have no mark.
+        let alone = p.has_rare() || p.offload.gso.is_some();
         let joins = h.payload > 0 && kinds.takes(h.kind) && !alone;
         if let Some(n) = at.and_then(|at| open.get(at).copied())
             && joins

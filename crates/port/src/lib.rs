@@ -24,7 +24,7 @@ pub use guest::vduse::VduseContext;
 pub use guest::vhost::{VhostContext, open_vhost, socket_dir};
 pub use qos::QosConfig;
 pub use system::{Divert, IngressFilters, Receivers, SystemPort};
-pub use tap::{Birthplace, KeptTaps, TapPort};
+pub use tap::{Birthplace, KeptTaps, MarkPrograms, TapPort};
 pub use traits::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd};
 pub use tunnel::TunnelPort;
 pub use types::{Host, PortType, open};

@@ -11,6 +11,7 @@
 //! take over such a device, but none for several.
 
 mod ctl;
+mod marks;
 mod persistent;
 mod queue;
 #[cfg(test)]
@@ -20,6 +21,8 @@ use crate::limit::TxLimit;
 use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
 use ctl::TapCtl;
 use heddle_sys::{TapLinks, TapOpen, TapQueue};
+pub use marks::MarkPrograms;
+use marks::{Device, MarkCtl, Marks};
 use parking_lot::Mutex;
 pub use persistent::{Birthplace, KeptTaps};
 use queue::{TapRx, TapTx};
@@ -40,6 +43,8 @@ pub struct TapPort {
     queues: Mutex<Vec<Arc<TapQueue>>>,
     ctl: Mutex<TapCtl>,
     limit: Arc<TxLimit>,
+    marks: Arc<Marks>,
+    mark_ctl: Mutex<MarkCtl>,
 }
 
 impl TapPort {
@@ -64,6 +69,33 @@ impl TapPort {
             queues: Mutex::new(vec![first]),
             ctl: Mutex::new(ctl),
             limit: Arc::default(),
+            marks: Arc::default(),
+            mark_ctl: Mutex::default(),
+        })
+    }
+    /// Sets the programs by which packets' marks cross the device, if there are any.
+    #[must_use]
+    fn marked_by(self, programs: Option<Arc<dyn MarkPrograms>>) -> Self {
+        *self.mark_ctl.lock() = MarkCtl::new(programs);
+        let ifindex = self.ctl.lock().status().ifindex;
+        self.look_at_marks(ifindex);
+        self
+    }
+    /// Puts the programs of marks where the device is.
+    fn look_at_marks(&self, ifindex: u32) {
+        if let Some(device) = self.device(ifindex) {
+            self.mark_ctl.lock().look(&self.marks, &device);
+        }
+    }
+    /// The device; `None`: it is gone.
+    fn device(&self, ifindex: u32) -> Option<Device<'_>> {
+        let (id, namespace) = self.ctl.lock().namespace();
+        Some(Device {
+            port: &self.name,
+            name: self.first().ifname().ok()?,
+            id,
+            namespace,
+            ifindex: (ifindex != 0).then_some(ifindex)?,
         })
     }
     /// Has the device outlive this value, with `mark` for its alias.
@@ -128,6 +160,10 @@ impl TapPort {
 impl Drop for TapPort {
     fn drop(&mut self) {
         if self.kept.load(Ordering::Relaxed) {
+            let ifindex = self.ctl.lock().status().ifindex;
+            if let Some(device) = self.device(ifindex) {
+                self.mark_ctl.lock().detach(&device);
+            }
             // The next process may know neither offloads nor a long header, and the device would continue to
             // use them. If the device is gone, nothing needs to be done.
             let _ = self.first().give_back();
@@ -144,7 +180,7 @@ fn enable_offloads(name: &str, queue: &TapQueue) {
 
 /// A receive queue of a tap device that another part of the program owns.
 pub(crate) fn receiver(queue: Arc<TapQueue>) -> Box<dyn RxQueue> {
-    Box::new(TapRx::new(queue))
+    Box::new(TapRx::new(queue, Arc::default()))
 }
 
 /// Opens an internal port, with a device that outlives the process if there are `kept` ones.
@@ -153,11 +189,13 @@ pub(crate) fn open<'a>(
     options: &BTreeMap<String, String>,
     kept: Option<&KeptTaps>,
     birthplace: impl FnOnce() -> Option<Birthplace<'a>>,
+    marks: Option<Arc<dyn MarkPrograms>>,
 ) -> Result<Arc<dyn Port>, PortError> {
-    Ok(Arc::new(match kept {
+    let port = match kept {
         Some(kept) => kept.open_at(name, n_rxq(options), birthplace())?,
         None => TapPort::open(name)?,
-    }))
+    };
+    Ok(Arc::new(port.marked_by(marks)))
 }
 
 /// `options:n_rxq`, the number of receive queues that are wanted.
@@ -181,7 +219,7 @@ impl Port for TapPort {
         Ok(queues
             .iter()
             .take(n)
-            .map(|q| Box::new(TapRx::new(Arc::clone(q))) as Box<dyn RxQueue>)
+            .map(|q| Box::new(TapRx::new(Arc::clone(q), Arc::clone(&self.marks))) as Box<dyn RxQueue>)
             .collect())
     }
     fn open_tx(&self, worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
@@ -192,13 +230,21 @@ impl Port for TapPort {
             Arc::clone(own),
             Arc::clone(first),
             Arc::clone(&self.limit),
+            Arc::clone(&self.marks),
         )))
     }
     fn status(&self) -> PortStatus {
+        let mut status = self.ctl.lock().status();
+        self.look_at_marks(status.ifindex);
+        status.extra.extend(self.mark_ctl.lock().status());
         PortStatus {
             n_rxq: (!self.multi_queue).then_some(1),
-            ..self.ctl.lock().status()
+            ..status
         }
+    }
+    fn statistics(&self) -> Vec<(String, u64)> {
+        let lost = Some(self.marks.lost()).filter(|n| *n > 0);
+        lost.map(|n| ("tx_lost_pkt_mark".into(), n)).into_iter().collect()
     }
     fn is_here(&self) -> bool {
         self.ctl.lock().elsewhere().is_none()

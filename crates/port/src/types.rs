@@ -6,8 +6,8 @@
 use crate::guest::vduse::{VduseContext, is_vduse, open_vduse};
 use crate::guest::vhost::{VhostContext, open_vhost};
 use crate::{
-    Birthplace, Divert, DummyPort, IngressFilters, KeptTaps, Port, PortError, Receivers, SystemPort, dummy,
-    tap,
+    Birthplace, Divert, DummyPort, IngressFilters, KeptTaps, MarkPrograms, Port, PortError, Receivers,
+    SystemPort, dummy, tap,
 };
 use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;
@@ -84,6 +84,10 @@ pub trait Host {
     fn birthplace(&self) -> Option<Birthplace<'_>> {
         None
     }
+    /// The programs by which packets' marks cross its internal ports.
+    fn marks(&self) -> Option<Arc<dyn MarkPrograms>> {
+        None
+    }
     /// The program that takes packets of its `system` ports; without one, packet sockets take them.
     fn divert(&self) -> Option<Arc<dyn Divert>> {
         None
@@ -121,7 +125,14 @@ fn system(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
 
 fn internal(request: &Request<'_>) -> Result<Arc<dyn Port>, PortError> {
     let host = request.host;
-    tap::open(request.name, request.options, host.taps(), || host.birthplace())
+    let birthplace = || host.birthplace();
+    tap::open(
+        request.name,
+        request.options,
+        host.taps(),
+        birthplace,
+        host.marks(),
+    )
 }
 
 /// A program that offers nothing.

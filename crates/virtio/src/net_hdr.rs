@@ -7,7 +7,7 @@
 
 #![deny(clippy::indexing_slicing)] // whatever a guest writes
 
-use heddle_packet::{Csum, Gso, GsoKind, Offload, Wrap, Wraps};
+use heddle_packet::{Csum, Gso, GsoKind, Offload, Wrap, Wraps, mark_header};
 
 /// Header length without `num_buffers`: packet sockets.
 pub const LEN_LEGACY: usize = 10;
@@ -285,9 +285,12 @@ fn wrap_of(frame: &[u8], outer_l4: usize, inner_l3: usize) -> Option<Wrap> {
     (network_at(frame, inside + options) == Some(inner_l3)).then_some(Wrap::Geneve)
 }
 
-/// Offset of the network header of the frame at `at`, behind up to two tags.
+/// Offset of the network header of the frame at `at`, behind a [`mark_header`] and up to two tags.
 fn network_at(frame: &[u8], at: usize) -> Option<usize> {
     let mut kind = at + ETHERTYPE;
+    if at == 0 && mark_header::is_in(frame) {
+        kind += mark_header::LEN;
+    }
     for _ in 0..2 {
         match *frame.get(kind..)?.first_chunk()? {
             TAG | SERVICE_TAG => kind += TAG_LEN,

@@ -149,6 +149,7 @@ impl Exec<'_> {
         };
         let known = in_flight.ct.unwrap_or_else(|| known_of(self.context));
         let (id, meta) = (in_flight.id, in_flight.meta);
+        self.live.get_mut(id).set_mark(meta.mark);
         // The key at hand is that of a fragment.
         let known = self.track_in(action, id, &meta, None, known)?;
         let valid = known.state & state::INV == 0;
@@ -218,6 +219,7 @@ impl Exec<'_> {
                 self.drops.add(DropKind::Copies, 1);
                 continue;
             };
+            self.live.get_mut(id).set_mark(f.context.meta.mark);
             self.resumed.push(InFlight {
                 ct: Some(known),
                 at: in_flight.at,

@@ -143,9 +143,10 @@ fn replace(p: &mut Packet, at: Layout, range: Range<usize>, text: &[u8]) {
         }
     };
     put(&mut bytes, place, sum);
-    let (in_port, offload) = (p.in_port, p.offload);
+    let (in_port, offload, mark) = (p.in_port, p.offload, p.mark());
     p.set_bytes(&bytes);
     (p.in_port, p.offload) = (in_port, offload);
+    p.set_mark(mark);
 }
 
 #[cfg(test)]

@@ -737,6 +737,7 @@ fn apply(p: &mut Packet, meta: &mut Meta, action: &Action, now_ms: u64) -> Resul
         }
         Action::SetMark(m) => {
             meta.mark = (meta.mark & !m.mask) | (m.value & m.mask);
+            p.set_mark(meta.mark);
             Ok(())
         }
         _ => return set::set(p, meta, action).ok_or(DropKind::Header),

@@ -398,11 +398,12 @@ impl Compiler {
                     self.ops.push(Op::Drop((*reason).into()));
                     return Some(());
                 }
-                Action::SetMark(_) | Action::Hash { .. } => {
+                Action::Hash { .. } => {
                     self.ops.push(Op::Apply(action.clone()));
                 }
-                // `SetPriority` writes too: the packet stores its queue.
+                // The first two write too: the packet stores its queue and its mark.
                 Action::SetPriority(_)
+                | Action::SetMark(_)
                 | Action::SetEth { .. }
                 | Action::SetIpv4 { .. }
                 | Action::SetIpv6 { .. }

@@ -17,7 +17,7 @@ use crate::exec::{Live, LiveId};
 use crossbeam_queue::ArrayQueue;
 use heddle_datapath_api::{DropKind, PortNo};
 use heddle_flow::FlowKey;
-use heddle_packet::Packet;
+use heddle_packet::{Packet, mark_header};
 #[expect(clippy::disallowed_types, reason = "workers only try")]
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -206,6 +206,15 @@ fn first(p: &Packet, most: usize) -> Vec<u8> {
     bytes
 }
 
+/// The first `n` bytes of a frame without its [`mark_header`] of this length.
+#[cold]
+fn without_header(p: &Packet, header: usize, n: usize) -> Vec<u8> {
+    let mut bytes = first(p, p.len());
+    bytes.drain(mark_header::AT.min(bytes.len())..(mark_header::AT + header).min(bytes.len()));
+    bytes.truncate(n);
+    bytes
+}
+
 impl PacketWatch {
     pub(crate) fn new(inbox: Arc<WatchInbox>) -> Self {
         Self {
@@ -361,7 +370,9 @@ impl Capture {
     }
 
     fn copy(&mut self, inbox: &WatchInbox, p: &Packet, port: u32, way: CapturePoint) {
-        let n = p.len().min(self.wish.snap_len);
+        let header = p.header_len();
+        let len = p.len() - header;
+        let n = len.min(self.wish.snap_len);
         if self.packets == 0 || self.bytes < n {
             self.missed += 1;
             return;
@@ -372,8 +383,11 @@ impl Capture {
             at: self.at,
             port: PortNo(port),
             way,
-            len: p.len(),
-            bytes: first(p, n),
+            len,
+            bytes: match header {
+                0 => first(p, n),
+                _ => without_header(p, header, n),
+            },
         });
     }
 }

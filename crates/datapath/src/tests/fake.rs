@@ -7,7 +7,7 @@ use heddle_datapath_api::{
 };
 use heddle_flow::FlowKey;
 use heddle_flow::key::Match;
-use heddle_packet::{Burst, Csum, Packet, Pool};
+use heddle_packet::{Burst, Csum, Packet, Pool, mark_header};
 use heddle_port::{Port, PortError, PortStatus, RxQueue, TxCounts, TxQueue, WakeFd, segment};
 use heddle_sync::Published;
 use heddle_sys::EventFd;
@@ -26,6 +26,8 @@ struct Wires {
     in_hand: AtomicBool,
     /// The port reports that received packets have right checksums.
     checked: AtomicBool,
+    /// Marks cross the port in headers.
+    carries_marks: AtomicBool,
     /// This packet arrives at each poll of the worker.
     endless: Mutex<Option<Vec<u8>>>,
     /// Number of polls by the worker.
@@ -58,6 +60,10 @@ impl FakePort {
     /// Sets whether the port reports right checksums of received packets.
     pub(crate) fn set_checked(&self, on: bool) {
         self.wires.checked.store(on, Relaxed);
+    }
+    /// Sets whether marks cross the port in headers, as they cross a tap.
+    pub(crate) fn carry_marks(&self, on: bool) {
+        self.wires.carries_marks.store(on, Relaxed);
     }
     /// From now on this packet arrives at each poll of the worker; `None`: no more.
     pub(crate) fn set_endless(&self, packet: Option<Vec<u8>>) {
@@ -197,6 +203,9 @@ impl RxQueue for FakeRx {
             if self.wires.checked.load(Relaxed) {
                 p.offload.csum = Csum::Valid;
             }
+            if self.wires.carries_marks.load(Relaxed) && mark_header::read(p.head()).is_some() {
+                p.trust_header();
+            }
             burst.push(p);
         }
         // Under the lock: otherwise a test could find the queue empty before the packets are in hand.
@@ -232,10 +241,18 @@ impl TxQueue for FakeTx {
         for p in packets {
             n.sent += 1;
             n.bytes += p.len() as u64;
+            let mark = p.mark();
+            let mut send = |p: &Packet| {
+                let mut bytes = p.to_vec();
+                if self.0.carries_marks.load(Relaxed) && mark != 0 {
+                    bytes.splice(mark_header::AT..mark_header::AT, mark_header::with(mark));
+                }
+                out.push(bytes);
+            };
             if p.needs_cutting() {
-                segment::finish(pool, p, &mut |piece| out.push(piece.to_vec())).unwrap();
+                segment::finish(pool, p, &mut send).unwrap();
             } else {
-                out.push(p.to_vec());
+                send(p);
             }
         }
         n

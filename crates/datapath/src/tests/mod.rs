@@ -8,6 +8,7 @@ mod flows;
 mod fragments;
 mod hierarchy;
 mod limits;
+mod marks;
 mod moves;
 mod observer;
 mod ports;

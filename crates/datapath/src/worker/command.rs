@@ -201,7 +201,9 @@ impl Worker {
     }
 
     /// Forwards one packet, by a program if there is one.
-    pub(super) fn run_injected(&mut self, injected: Injected, program: Option<&Arc<Program>>) {
+    pub(super) fn run_injected(&mut self, mut injected: Injected, program: Option<&Arc<Program>>) {
+        let mark = injected.context.as_ref().map_or(0, |key| key.pkt_mark);
+        injected.packet.set_mark(mark);
         self.resources.live.burst.push(injected.packet);
         (self.scratch.packet_type, self.scratch.context) = (injected.packet_type, injected.context);
         self.burst(program, Tsc::now());

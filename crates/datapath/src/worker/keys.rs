@@ -29,6 +29,8 @@ pub(crate) enum Context<'a> {
     SameTunnel(u8),
     /// The tunnel that the packets came out of.
     Tunnel(&'a FlowKey),
+    /// The mark with which they came in.
+    Mark(u32),
     /// The state of their connection.
     Connection(&'a CtState),
     /// The context that the control plane gave an injected packet.
@@ -44,6 +46,7 @@ impl Context<'_> {
         let changed = match self {
             Self::None | Self::SameTunnel(_) => return,
             Self::Tunnel(from) => return key.copy_tunnel(from),
+            Self::Mark(mark) => return key.pkt_mark = *mark,
             Self::Connection(known) => return ct::write_known(known, key),
             Self::Injected(from) => return key.copy_context(from),
             Self::Changed(changed) => changed,
@@ -207,6 +210,15 @@ impl Keys {
     /// Reads a packet of any type into a full key.
     #[cold]
     fn read_full(&mut self, i: u16, p: &mut Packet, how: ReadAs, origin: u32, context: &Context<'_>) {
+        if p.take_header() {
+            let mark = p.mark();
+            let context = if mark == 0 {
+                Context::None
+            } else {
+                Context::Mark(mark)
+            };
+            return self.read(i, p, how, origin, &context);
+        }
         let same_tunnel = match context {
             Context::SameTunnel(at) => self.contexts.get(usize::from(*at)).copied(),
             _ => None,

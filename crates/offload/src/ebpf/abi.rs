@@ -103,8 +103,10 @@ constants! {
     UP_NO_STAGE: usize = 6;
     /// Index in `cpu.up`: a GSO packet with segments of different lengths.
     UP_UNEVEN: usize = 7;
+    /// Index in `cpu.up`: a packet of an internal port with a mark.
+    UP_MARK: usize = 8;
     /// Number of these reasons.
-    N_UP: usize = 8;
+    N_UP: usize = 9;
     /// Sends the packet by `op.y`, a device; `op.data`: the port's index in `hd_outs`.
     OP_OUTPUT: u16 = 1;
     /// Sets the destination MAC address.
@@ -370,6 +372,6 @@ layouts! {
         /// Packets that were dropped because their port sent too many up.
         limited: u64,
         /// Zero.
-        pad: [u64; 3],
+        pad: [u64; 2],
     }
 }

@@ -59,6 +59,7 @@ pub(super) const UP: [&str; N_UP] = {
     names[abi::UP_NO_CONN] = "no-connection";
     names[abi::UP_NO_STAGE] = "no-stage";
     names[abi::UP_UNEVEN] = "uneven-train";
+    names[abi::UP_MARK] = "mark";
     names
 };
 /// Index of the first of these counters among a processor's counters.

@@ -9,12 +9,12 @@ use super::layout::{
     self, COUNT_WORDS, CPU_WORDS, ConnBytes, ConnKeyBytes, FirstBytes, FlowBytes, KeyBytes, LIVE_WORDS,
     MasksBytes, Origin, OutBytes, PortBytes, StageBytes,
 };
+pub(super) use crate::filter::Hook;
+use crate::filter::{self, why};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, MapInfo};
-use aya::programs::tc::{NlOptions, SchedClassifierLink, SchedClassifierLinkId, TcAttachOptions, TcHandle};
-use aya::programs::{ProgramInfo, SchedClassifier, TcAttachType, loaded_programs, tc};
+use aya::programs::{ProgramInfo, SchedClassifier, loaded_programs};
 use heddle_sys::shared_words::SharedWords;
 use std::collections::HashMap as StdMap;
-use std::error::Error;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -37,27 +37,8 @@ const NAMES: [&str; 11] = [
     "hd_cpus",
 ];
 
-/// Priority of the filter at a device. With [`HANDLE`], it identifies the filter.
+/// Priority of the filter at a device.
 const PRIORITY: u16 = 0x4844;
-const HANDLE: TcHandle = TcHandle::new(0, 1);
-
-/// Place of the program at a device.
-#[derive(Clone, Copy)]
-pub(super) enum Hook {
-    /// Before the host's stack, for packets that the device receives.
-    Ingress,
-    /// Before the device, for packets that the host's stack sends.
-    Egress,
-}
-
-impl Hook {
-    fn kind(self) -> TcAttachType {
-        match self {
-            Self::Ingress => TcAttachType::Ingress,
-            Self::Egress => TcAttachType::Egress,
-        }
-    }
-}
 
 /// The program and its maps.
 pub(super) struct Loaded {
@@ -75,20 +56,6 @@ pub(super) struct Loaded {
     pub(super) counts: SharedWords,
     pub(super) slots: SharedWords,
     pub(super) cpus: SharedWords,
-}
-
-/// Text of an error with all its causes, in one line.
-fn why(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(e) = cause {
-        let e_text = e.to_string();
-        if !text.contains(&e_text) {
-            text = format!("{text}: {e_text}");
-        }
-        cause = e.source();
-    }
-    text
 }
 
 /// Names a version of the program: the bytes that were loaded.
@@ -214,43 +181,15 @@ pub(super) fn name_of(ifindex: u32) -> Option<String> {
     link.name(ifindex).ok()
 }
 
-fn io_error(error: impl Error) -> io::Error {
-    io::Error::other(why(&error))
-}
-
 impl Loaded {
     /// Puts the program to a device, in the place of one that is there.
     pub(super) fn attach(&mut self, name: &str, hook: Hook) -> io::Result<()> {
-        // The discipline may be there already, mostly because of an earlier process.
-        let _ = tc::qdisc_add_clsact(name);
-        if self.add(name, hook) {
-            return Ok(());
-        }
-        let there = SchedClassifierLink::attached(name, hook.kind(), PRIORITY, HANDLE, None)?;
-        let id = self.program.attach_to_link(there).map_err(io_error)?;
-        self.keep(id);
-        Ok(())
+        filter::attach(&mut self.program, name, hook, PRIORITY)
     }
     /// Attaches the program to a device that has none any more, because another program removed its filter or
     /// its queueing discipline. `true`: it had none.
     pub(super) fn attach_again(&mut self, name: &str, hook: Hook) -> bool {
-        self.add(name, hook) || tc::qdisc_add_clsact(name).is_ok() && self.add(name, hook)
-    }
-    /// Puts the program where no filter is. `false`: one is, or none can be.
-    fn add(&mut self, name: &str, hook: Hook) -> bool {
-        let options = TcAttachOptions::Netlink(NlOptions {
-            priority: PRIORITY,
-            handle: HANDLE,
-            classid: None,
-        });
-        let added = self.program.attach_with_options(name, hook.kind(), options);
-        added.map(|id| self.keep(id)).is_ok()
-    }
-    /// The filter stays when this process ends.
-    fn keep(&mut self, id: SchedClassifierLinkId) {
-        if let Ok(link) = self.program.take_link(id) {
-            std::mem::forget(link);
-        }
+        filter::attach_again(&mut self.program, name, hook, PRIORITY)
     }
     /// Writes a flow.
     pub(super) fn insert_flow(&mut self, key: &KeyBytes, flow: FlowBytes) -> Result<(), MapError> {
@@ -284,12 +223,5 @@ impl Loaded {
 
 /// Takes the program off a device.
 pub(super) fn detach(name: &str) -> io::Result<()> {
-    use aya::programs::Link as _;
-    let mut done = Err(io::ErrorKind::NotFound.into());
-    for hook in [Hook::Ingress, Hook::Egress] {
-        let link = SchedClassifierLink::attached(name, hook.kind(), PRIORITY, HANDLE, None)?;
-        let one = link.detach().map_err(io_error);
-        done = done.or(one);
-    }
-    done
+    filter::detach(name, PRIORITY)
 }

@@ -70,6 +70,13 @@ impl TapCtl {
         (netns::id(&ns).ok() != self.home_ns).then_some(ns)
     }
 
+    /// Identity of the device's namespace, and the namespace unless it is the daemon's own.
+    pub(super) fn namespace(&self) -> (netns::Id, Option<OwnedFd>) {
+        let elsewhere = self.elsewhere();
+        let id = elsewhere.as_ref().and_then(|ns| netns::id(ns).ok());
+        (id.or(self.home_ns).unwrap_or_default(), elsewhere)
+    }
+
     pub(super) fn status(&mut self) -> PortStatus {
         let mut now = self.last.clone();
         if let Ok(mac) = self.queue.mac() {

@@ -1,13 +1,14 @@
 //! Queues of a tap device. Exits of receive: empty, burst full, dropped by name. Exits of transmit: sent,
 //! full, down, error.
 
+use super::marks::Marks;
 use crate::drops::Drops;
 use crate::gro::GsoKinds;
 use crate::limit::TxLimit;
 use crate::segment::{self, Datagrams};
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
 use arrayvec::ArrayVec;
-use heddle_packet::{Burst, MAX_SEGS, Offload, Packet, Pool};
+use heddle_packet::{Burst, MAX_SEGS, Offload, Packet, Pool, mark_header};
 use heddle_sys::tap::VNET_HDR_LEN;
 use heddle_sys::{Iov, TapQueue};
 use heddle_virtio::net_hdr::{self, NetHdrError};
@@ -33,14 +34,16 @@ pub(super) struct TapRx {
     /// A buffer for the next read, so that polling an empty queue costs the pool nothing.
     spare: Option<Packet>,
     drops: Drops,
+    marks: Arc<Marks>,
 }
 
 impl TapRx {
-    pub(super) fn new(queue: Arc<TapQueue>) -> Self {
+    pub(super) fn new(queue: Arc<TapQueue>, marks: Arc<Marks>) -> Self {
         Self {
             queue,
             spare: None,
             drops: Drops::new(),
+            marks,
         }
     }
 }
@@ -72,7 +75,10 @@ impl RxQueue for TapRx {
                 break;
             }
             match take(&mut p, n, room) {
-                Ok(()) => burst.push(p),
+                Ok(()) => {
+                    self.marks.received(&mut p);
+                    burst.push(p);
+                }
                 Err(reason) => {
                     self.drops.count(reason);
                     p.reset();
@@ -115,8 +121,10 @@ fn take(p: &mut Packet, n: usize, room: usize) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The pieces of one write: header, outer headers, head, tail.
-type Iovs<'a> = ArrayVec<Iov<'a>, { MAX_SEGS + 3 }>;
+/// The pieces of one write: virtio-net header, outer headers or addresses and mark header, head, tail.
+type Iovs<'a> = ArrayVec<Iov<'a>, { MAX_SEGS + 4 }>;
+/// A packet's [`mark_header`], if it is sent with one.
+type Header = Option<[u8; mark_header::LEN]>;
 
 #[derive(Debug)]
 pub(super) struct TapTx {
@@ -125,24 +133,46 @@ pub(super) struct TapTx {
     first: Arc<TapQueue>,
     limit: Arc<TxLimit>,
     datagrams: Datagrams,
+    marks: Arc<Marks>,
 }
 
 impl TapTx {
-    pub(super) fn new(queue: Arc<TapQueue>, first: Arc<TapQueue>, limit: Arc<TxLimit>) -> Self {
+    pub(super) fn new(
+        queue: Arc<TapQueue>,
+        first: Arc<TapQueue>,
+        limit: Arc<TxLimit>,
+        marks: Arc<Marks>,
+    ) -> Self {
         Self {
             queue,
             first,
             limit,
             datagrams: Datagrams::default(),
+            marks,
         }
     }
 
     /// Writes one packet; the system's error number if it was not taken.
-    fn write(&mut self, packet: &Packet) -> Result<(), i32> {
+    fn write(&mut self, packet: &Packet, header: &Header) -> Result<(), i32> {
+        if let Some(header) = header {
+            return self.write_with(packet, header);
+        }
         let hdr = net_hdr::encode_tunnel(&packet.offload, packet.len(), None);
         let mut iovs: Iovs<'_> = ArrayVec::new();
         iovs.push(Iov::new(&hdr));
         iovs.extend(packet.iovs());
+        self.write_pieces(&iovs)
+    }
+
+    /// Writes one packet with a mark header.
+    #[cold]
+    fn write_with(&mut self, packet: &Packet, header: &[u8; mark_header::LEN]) -> Result<(), i32> {
+        let (addresses, rest) = packet.head().split_at_checked(mark_header::AT).ok_or(EINVAL)?;
+        let offload = mark_header::offload(&packet.offload);
+        let hdr = net_hdr::encode_tunnel(&offload, packet.len() + header.len(), None);
+        let mut iovs: Iovs<'_> = ArrayVec::new();
+        iovs.extend([&hdr[..], addresses, header, rest].map(Iov::new));
+        iovs.extend(packet.iovs().skip(1));
         self.write_pieces(&iovs)
     }
 
@@ -182,27 +212,30 @@ impl TapTx {
     }
 
     /// Sends a GSO packet that is in tunnels: as it is, as a GSO packet of datagrams, or as segments.
-    fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
-        if let Some(done) = self.write_whole(packet) {
+    fn send_wrapped(&mut self, pool: &mut Pool, packet: &Packet, header: &Header) -> Result<(), i32> {
+        if header.is_none()
+            && let Some(done) = self.write_whole(packet)
+        {
             return done;
         }
         let mut datagrams = self.datagrams;
-        let done = datagrams.send(pool, packet, &mut |train| self.write(train));
+        let done = datagrams.send(pool, packet, &mut |train| self.write(train, header));
         self.datagrams = datagrams;
-        done.unwrap_or_else(|| self.send_segments(pool, packet))
+        done.unwrap_or_else(|| self.send_segments(pool, packet, header))
     }
-    fn send_segments(&mut self, pool: &mut Pool, packet: &Packet) -> Result<(), i32> {
+    fn send_segments(&mut self, pool: &mut Pool, packet: &Packet, header: &Header) -> Result<(), i32> {
         let mut all = Ok(());
-        let cut = segment::finish(pool, packet, &mut |p| all = all.and(self.write(p)));
+        let cut = segment::finish(pool, packet, &mut |p| all = all.and(self.write(p, header)));
         cut.map_err(|_| EINVAL).and(all)
     }
 
     fn send(&mut self, pool: &mut Pool, packet: &Packet, counts: &mut TxCounts) {
+        let header = self.marks.header(packet);
         let sent = match packet.needs_cutting() {
             true => self
-                .send_wrapped(pool, packet)
+                .send_wrapped(pool, packet, &header)
                 .map_err(|e| if e == EINVAL { EPROTO } else { e }),
-            false => self.write(packet),
+            false => self.write(packet, &header),
         };
         let errno = match sent {
             Ok(()) => {
@@ -217,7 +250,7 @@ impl TapTx {
             EIO => counts.down += 1,
             EINVAL if packet.offload.gso.is_some() => {
                 // A kernel that does not know this kind of GSO packet: send the segments.
-                if self.send_segments(pool, packet).is_ok() {
+                if self.send_segments(pool, packet, &header).is_ok() {
                     counts.sent += 1;
                     counts.bytes += packet.len() as u64;
                 } else {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use heddle_datapath_api::PortNo;
-use heddle_port::Divert;
-use heddle_port::Receivers;
+use heddle_offload::Marks;
+use heddle_port::{Divert, Receivers};
 
 use super::globals::Globals;
 use super::guests::Guests;
@@ -21,6 +21,8 @@ pub(super) struct Environment {
     pub(super) guests: Guests,
     /// Receiving sockets that were made for devices that become ports.
     pub(super) receivers: Arc<Receivers>,
+    /// The programs by which packets' marks cross internal ports.
+    pub(super) marks: Arc<Marks>,
     /// The back end that diverts devices, if flows are offloaded.
     pub(super) divert: Option<Arc<dyn Divert>>,
 }
@@ -33,6 +35,7 @@ impl Environment {
             taps: Taps::default(),
             guests: Guests::default(),
             receivers: Arc::default(),
+            marks: Arc::default(),
             divert: None,
         }
     }

@@ -203,6 +203,9 @@ impl Host for Opening<'_> {
             device: wish.get("netns-device")?,
         })
     }
+    fn marks(&self) -> Option<Arc<dyn heddle_port::MarkPrograms>> {
+        Some(self.env.marks.clone())
+    }
     fn divert(&self) -> Option<Arc<dyn heddle_port::Divert>> {
         self.env.divert.clone()
     }
