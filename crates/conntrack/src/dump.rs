@@ -181,7 +181,7 @@ impl Conntrack {
         }
         (to < used).then_some(to)
     }
-    fn conn(&self, now_ms: u64, r: &Record) -> Conn {
+    pub(crate) fn conn(&self, now_ms: u64, r: &Record) -> Conn {
         let orig = r.orig();
         Conn {
             zone: r.zone(),

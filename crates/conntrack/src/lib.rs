@@ -20,7 +20,7 @@
 //! | `table` | the index of connections, their records, zone limits |
 //! | `nat` | the choice of addresses, the rewrite of packets |
 //! | `track` | the tracker: general path and fast path, helpers, expiry, offloaded connections |
-//! | `dump`, `format` | connections for users |
+//! | `dump`, `format`, `scan` | connections for users, and for threads that copy them |
 //! | `ipf` | fragments; the datapath hands them to the tracker after they are put together |
 //!
 //! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: since 3.2). A limit of 0 is no
@@ -40,6 +40,7 @@ pub mod format;
 pub mod ipf;
 mod nat;
 mod protocol;
+pub mod scan;
 mod table;
 mod track;
 mod tuple;

@@ -2,6 +2,7 @@ mod frames;
 mod fuzz;
 mod offloaded;
 mod random;
+mod scan;
 mod twin;
 
 use super::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};

@@ -12,7 +12,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -29,6 +29,7 @@ use crate::cli::Options;
 use crate::diagnostics::{Captures, Drops};
 use crate::give_back::{GiveBack, Sizes};
 use crate::inventory::{Inventory, WithoutEffect, datapath_name};
+use crate::mirror_state::KernelConntrack;
 
 /// The interval at which time-outs are checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -64,6 +65,8 @@ pub struct Switch {
     pub(crate) offload: RwLock<Option<heddle_offload::Offload>>,
     /// Filters that keep packets of `system` ports from the host's stack, once there was a `system` port.
     pub(crate) ingress: std::sync::OnceLock<Arc<heddle_port::IngressFilters>>,
+    /// The mirror of connections in the kernel's table.
+    pub(crate) kernel_conntrack: KernelConntrack,
     /// Keys of connections to the database and to controllers.
     pub tls: Arc<Tls>,
     /// The interfaces as the database made them, for commands that name them.
@@ -132,6 +135,7 @@ impl Switch {
             datapath,
             offload: RwLock::default(),
             ingress: std::sync::OnceLock::default(),
+            kernel_conntrack: KernelConntrack::default(),
             tls,
             inventory: RwLock::default(),
             carriers: RwLock::default(),
@@ -149,23 +153,25 @@ impl Switch {
             stop: false.into(),
             threads: Mutex::default(),
         });
-        let spawn = |name: &str, work: fn(&Switch)| {
-            let own = switch.clone();
-            std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || work(&own))
-                .context("cannot start a thread")
-        };
-        let threads = vec![
-            spawn("ticker", Switch::tick_on)?,
-            spawn("upcalls", Switch::deliver_on)?,
-            spawn("settler", Switch::run_deferred_work)?,
-            spawn("routes", Switch::follow_kernel)?,
-            spawn("monitor", Switch::run_sessions)?,
-            spawn("samples", Switch::count_samples)?,
-        ];
-        *switch.threads.lock() = threads;
+        switch.spawn("ticker", Switch::tick_on)?;
+        switch.spawn("upcalls", Switch::deliver_on)?;
+        switch.spawn("settler", Switch::run_deferred_work)?;
+        switch.spawn("routes", Switch::follow_kernel)?;
+        switch.spawn("monitor", Switch::run_sessions)?;
+        switch.spawn("samples", Switch::count_samples)?;
         Ok(switch)
+    }
+
+    /// Starts a thread that works until the switch ends.
+    pub(crate) fn spawn(self: &Arc<Self>, name: &str, work: fn(&Switch)) -> anyhow::Result<Thread> {
+        let own = self.clone();
+        let handle = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || work(&own))
+            .context("cannot start a thread")?;
+        let thread = handle.thread().clone();
+        self.threads.lock().push(handle);
+        Ok(thread)
     }
 
     fn tick_on(&self) {

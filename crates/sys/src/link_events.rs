@@ -80,7 +80,7 @@ impl AsRawFd for LinkEvents {
 }
 
 /// The event that a message reports, if it is one about links.
-fn event(message: Result<Message, ()>) -> Option<LinkEvent> {
+fn event(message: Result<Message, netlink::NotUnderstood>) -> Option<LinkEvent> {
     let Ok(message) = message else {
         return Some(LinkEvent::Lost);
     };

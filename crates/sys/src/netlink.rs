@@ -2,7 +2,9 @@
 //! messages; here are the sockets.
 
 use crate::netns;
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkBuffer, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NLM_F_REQUEST, NetlinkBuffer, NetlinkDeserializable, NetlinkMessage, NetlinkPayload,
+};
 use netlink_packet_route::RouteNetlinkMessage;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -23,6 +25,10 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// reply is lost.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
+/// A message that its decoder refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NotUnderstood;
+
 /// A socket of the calling thread's network namespace.
 fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     let flags = flags | SocketFlags::CLOEXEC;
@@ -30,12 +36,17 @@ fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
 }
 
 /// The messages of a datagram; `Err` for one that is not understood. Ends at the first that is cut.
-pub(crate) fn messages(mut data: &[u8]) -> impl Iterator<Item = Result<Message, ()>> {
+pub fn messages<M: NetlinkDeserializable>(
+    mut data: &[u8],
+) -> impl Iterator<Item = Result<NetlinkMessage<M>, NotUnderstood>> {
     std::iter::from_fn(move || {
         let len = NetlinkBuffer::new_checked(data).ok()?.length() as usize;
-        let message = Message::deserialize(data.get(..len)?);
+        let message = NetlinkMessage::deserialize(data.get(..len)?);
         data = data.get(len.next_multiple_of(4)..).unwrap_or_default();
-        Some(message.map_err(|error| log::debug!("a netlink message is not understood: {error}")))
+        Some(message.map_err(|error| {
+            log::debug!("a netlink message is not understood: {error}");
+            NotUnderstood
+        }))
     })
 }
 
@@ -113,7 +124,7 @@ impl Requests {
                 got => got?.1,
             };
             let data = buf.get(..len).ok_or(rustix::io::Errno::MSGSIZE)?;
-            for message in messages(data).flatten() {
+            for message in messages::<RouteNetlinkMessage>(data).flatten() {
                 match message.payload {
                     NetlinkPayload::Done(_) => return Ok(()),
                     // Without a code it acknowledges.

@@ -187,7 +187,7 @@ mod tests {
         message.finalize();
         let mut bytes = vec![0; message.buffer_len()];
         message.serialize(&mut bytes);
-        let read = crate::netlink::messages(&bytes).next().unwrap().unwrap();
+        let read: crate::netlink::Message = crate::netlink::messages(&bytes).next().unwrap().unwrap();
         match read.payload {
             netlink_packet_core::NetlinkPayload::InnerMessage(NewLink(m)) => link(m),
             other => panic!("{other:?}"),

@@ -214,7 +214,7 @@ impl Conntrack {
         }
         r.state() & OFFLOADED != 0
     }
-    fn alive(&self, now_ms: u64, id: ConnId) -> Option<&Record> {
+    pub(crate) fn alive(&self, now_ms: u64, id: ConnId) -> Option<&Record> {
         let r = self.slots.get(id.number)?;
         (r.generation() == id.generation && r.is_alive(now_ms)).then_some(r)
     }

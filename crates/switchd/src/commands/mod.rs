@@ -13,6 +13,7 @@ mod dummy;
 mod fdb;
 mod flows;
 mod ipf;
+mod kernel_conntrack;
 mod memory;
 mod neigh;
 mod offload;
@@ -50,6 +51,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     dpif::register(&commands);
     fdb::register(&commands);
     ipf::register(&commands);
+    kernel_conntrack::register(&commands);
     neigh::register(&commands);
     offload::register(&commands);
     pmd::register(&commands);

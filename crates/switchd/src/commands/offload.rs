@@ -98,7 +98,6 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
     let lines = Lines::new(
         switch,
         Style {
-            kernel: false,
             names: true,
             ..Style::default()
         },

@@ -11,6 +11,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncod
 use prometheus_client::metrics::MetricType;
 
 use crate::cli::COMPATIBLE_VERSION;
+use crate::mirror_state::MirrorState;
 use crate::switch::Switch;
 
 /// Most ports, receive queues, zones and tunnels that have lines of their own.
@@ -40,6 +41,7 @@ impl Collector for Collected {
         datapath(&mut out, &switch)?;
         workers(&mut out, &switch)?;
         connections(&mut out, &switch)?;
+        kernel_connections(&mut out, &switch)?;
         bridges(&mut out, &switch)
     }
 }
@@ -381,6 +383,36 @@ fn connections(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
         "connection_events",
         "Events of connection tracking, by name.",
         events,
+    )
+}
+
+/// The mirror of connections in the kernel's table, if it is on.
+fn kernel_connections(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
+    let MirrorState::On(counts) = switch.kernel_conntrack.state() else {
+        return Ok(());
+    };
+    let states = [
+        ("mirrored", counts.entries),
+        ("refused", counts.refused),
+        ("over_limit", counts.over_limit),
+        ("no_room", counts.no_room),
+    ];
+    out.gauges(
+        "kernel_connections",
+        "Connections by their state in the kernel's table.",
+        states.map(|(state, n)| ([("state", state)], n as u64)),
+    )?;
+    let events = [
+        ("written", counts.written),
+        ("changed", counts.changed),
+        ("removed", counts.removed),
+        ("deletion_followed", counts.deletions),
+        ("comparison", counts.comparisons),
+    ];
+    out.counters(
+        "kernel_connection_events",
+        "Events of the mirror in the kernel's table, by name.",
+        events.map(|(event, n)| ([("event", event)], n)),
     )
 }
 

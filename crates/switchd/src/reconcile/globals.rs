@@ -1,13 +1,24 @@
 //! Settings of the whole switch: `Open_vSwitch.other_config`.
 
 use heddle_datapath::{Datapath, MaxSleep};
+use heddle_kernel_conntrack::Choice;
+use heddle_kernel_conntrack::choice::{DEFAULT_LIMIT, Zones};
+
+use std::sync::Arc;
 
 use super::desired::Smap;
 use super::pmd::Pmd;
 use super::warnings::{self, ConfigWarning};
+use crate::switch::Switch;
 
 /// The network below encrypts: tunnels that request encryption may send clear text into it.
 pub(super) const ALLOW_CLEAR: &str = "heddle-allow-clear";
+/// Connections are mirrored in the kernel's table.
+pub(super) const KERNEL_CONNTRACK: &str = "heddle-kernel-conntrack";
+/// The zones whose connections are mirrored.
+pub(super) const KERNEL_CONNTRACK_ZONES: &str = "heddle-kernel-conntrack-zones";
+/// Maximum number of mirrored connections.
+pub(super) const KERNEL_CONNTRACK_LIMIT: &str = "heddle-kernel-conntrack-limit";
 
 /// The settings that this switch has. Others are accepted and change nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,6 +53,8 @@ pub(super) struct Globals {
     pub(super) dpdk_init: bool,
     /// `hw-offload` or `heddle-ebpf`: flows are offloaded to the kernel.
     pub(super) offload: bool,
+    /// `heddle-kernel-conntrack`: connections that are mirrored in the kernel's table.
+    kernel_conntrack: Option<Choice>,
     /// `heddle-allow-clear`: tunnels that request encryption send clear text.
     pub(super) allow_clear: bool,
 }
@@ -87,6 +100,7 @@ impl Globals {
             vhost_iommu: config.bool("vhost-iommu-support", false),
             vhost_postcopy: config.bool("vhost-postcopy-support", false),
             offload: config.bool("heddle-ebpf", config.bool("hw-offload", false)),
+            kernel_conntrack: kernel_conntrack(config),
             allow_clear: config.bool(ALLOW_CLEAR, false),
             dpdk_init: config.bool("dpdk-init", false) || config.get("dpdk-init") == Some("try"),
         }
@@ -114,8 +128,12 @@ impl Globals {
         }
     }
 
-    /// Applies the differences from `before` to the datapath.
-    pub(super) fn apply(&self, before: &Globals, datapath: &Datapath) {
+    /// Applies the differences from `before` to the switch.
+    pub(super) fn apply(&self, before: &Globals, switch: &Arc<Switch>) {
+        let datapath = &*switch.datapath;
+        if self.kernel_conntrack != before.kernel_conntrack {
+            switch.set_kernel_conntrack(self.kernel_conntrack.clone());
+        }
         if self.flow_limit != before.flow_limit {
             datapath.set_flow_limit(self.flow_limit);
         }
@@ -157,6 +175,51 @@ impl Globals {
             pmd.log_sleep(logged, datapath);
         }
     }
+}
+
+/// The connections that are mirrored in the kernel's table.
+fn kernel_conntrack(config: &Smap) -> Option<Choice> {
+    let all = config
+        .get(KERNEL_CONNTRACK)
+        .is_some_and(|v| v.eq_ignore_ascii_case("all"));
+    (all || config.bool(KERNEL_CONNTRACK, false)).then(|| Choice {
+        all,
+        zones: config
+            .get(KERNEL_CONNTRACK_ZONES)
+            .and_then(Zones::parse)
+            .unwrap_or_default(),
+        limit: usize::try_from(config.number(KERNEL_CONNTRACK_LIMIT, DEFAULT_LIMIT as u64))
+            .unwrap_or(usize::MAX),
+    })
+}
+
+/// The faults in `heddle-kernel-conntrack` and `heddle-kernel-conntrack-zones`.
+pub(super) fn kernel_conntrack_warnings(config: &Smap) -> impl Iterator<Item = ConfigWarning> {
+    let mode = config.get(KERNEL_CONNTRACK).filter(|v| {
+        !["true", "false", "all"]
+            .iter()
+            .any(|known| v.eq_ignore_ascii_case(known))
+    });
+    let mode = mode.map(|v| {
+        (
+            KERNEL_CONNTRACK,
+            format!("{v} is not true, false or all: false is used"),
+        )
+    });
+    let zones = config
+        .get(KERNEL_CONNTRACK_ZONES)
+        .filter(|v| Zones::parse(v).is_none());
+    let zones = zones.map(|v| {
+        let text = format!(
+            "{v} is no list of zones such as 5,64000-64010 (zone 0 is the host's): all zones are used"
+        );
+        (KERNEL_CONNTRACK_ZONES, text)
+    });
+    mode.into_iter().chain(zones).map(|(key, text)| ConfigWarning {
+        keys: vec![key],
+        module: "bridge",
+        text: format!("other_config:{key}={text}"),
+    })
 }
 
 /// The fault in `pmd-cpu-mask`.
@@ -203,6 +266,34 @@ mod tests {
         assert_eq!(cpu_mask("0x5"), Ok(vec![0, 2]));
         assert_eq!(cpu_mask("100000000000000001"), Ok(vec![0, 68]));
         assert!(cpu_mask("0").is_err() && cpu_mask("0xg").is_err());
+    }
+
+    #[test]
+    fn mirrored_connections_are_chosen() {
+        let read = |pairs: &[(&str, &str)]| {
+            let map = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+            let config = Smap(map.collect());
+            let warnings = kernel_conntrack_warnings(&config).count();
+            (kernel_conntrack(&config), warnings)
+        };
+        assert_eq!(read(&[(KERNEL_CONNTRACK_LIMIT, "7")]), (None, 0));
+        assert_eq!(read(&[(KERNEL_CONNTRACK, "false")]), (None, 0));
+        assert_eq!(read(&[(KERNEL_CONNTRACK, "yes")]), (None, 1));
+        assert_eq!(read(&[(KERNEL_CONNTRACK, "True")]), (Some(Choice::default()), 0));
+        let pairs = [
+            (KERNEL_CONNTRACK, "all"),
+            (KERNEL_CONNTRACK_ZONES, "5-6"),
+            (KERNEL_CONNTRACK_LIMIT, "7"),
+        ];
+        let zones = Zones::parse("5-6").unwrap();
+        let choice = Choice {
+            all: true,
+            zones,
+            limit: 7,
+        };
+        assert_eq!(read(&pairs), (Some(choice), 0));
+        let pairs = [(KERNEL_CONNTRACK, "true"), (KERNEL_CONNTRACK_ZONES, "0-6")];
+        assert_eq!(read(&pairs), (Some(Choice::default()), 1));
     }
 
     #[test]

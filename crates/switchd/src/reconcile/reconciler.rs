@@ -205,7 +205,7 @@ impl Reconciler {
     fn configure_switch(&mut self, desired: &Desired) {
         let switch = Arc::clone(&self.env.switch);
         let globals = self.env.globals.renewed(&desired.other_config);
-        globals.apply(&self.env.globals, &switch.datapath);
+        globals.apply(&self.env.globals, &switch);
         switch.ofproto.pipeline().set_restoring(globals.restore_wait);
         self.env.globals = globals;
         {

@@ -7,7 +7,7 @@ use super::desired::Smap;
 use super::{globals, pmd};
 
 /// Numbers: the largest sensible value, and the value that replaces a bad one.
-const NUMBERS: [(&str, u64, &str); 12] = [
+const NUMBERS: [(&str, u64, &str); 13] = [
     ("flow-limit", u64::MAX, "200000"),
     ("max-idle", u64::MAX, "10000"),
     ("vlan-limit", u64::MAX, "1"),
@@ -24,6 +24,7 @@ const NUMBERS: [(&str, u64, &str); 12] = [
     ("n-handler-threads", u64::MAX, "the default"),
     ("n-revalidator-threads", u64::MAX, "the default"),
     ("tx-flush-interval", 1_000_000, "the default"),
+    (globals::KERNEL_CONNTRACK_LIMIT, u32::MAX as u64, "65536"),
 ];
 /// Switches, and the value that replaces a text that is neither true nor false.
 const SWITCHES: [(&str, bool); 13] = [
@@ -43,8 +44,11 @@ const SWITCHES: [(&str, bool); 13] = [
 ];
 
 /// All keys of Heddle's own: others with this prefix are misspelt.
-const OWN: [&str; 6] = [
+const OWN: [&str; 9] = [
     globals::ALLOW_CLEAR,
+    globals::KERNEL_CONNTRACK,
+    globals::KERNEL_CONNTRACK_LIMIT,
+    globals::KERNEL_CONNTRACK_ZONES,
     "heddle-ebpf",
     "heddle-gro",
     "heddle-light-sleep",
@@ -82,6 +86,7 @@ fn new(before: &Smap, config: &Smap) -> Vec<ConfigWarning> {
     all.extend(
         globals::mask_warnings(config)
             .into_iter()
+            .chain(globals::kernel_conntrack_warnings(config))
             .chain(pmd::warnings(config)),
     );
     all.retain(|d| d.keys.iter().any(|key| before.get(key) != config.get(key)));
