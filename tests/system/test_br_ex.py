@@ -115,7 +115,7 @@ def options_of(data):
 
 
 class DhcpServer:
-    """Leases one address to one client, and notes who asked for what."""
+    """Leases one address to one client, and notes the requests."""
 
     def __init__(self, lab, ns, dev):
         def make():
@@ -152,7 +152,7 @@ class DhcpServer:
 
 
 def lease(lab, ns, dev):
-    """Asks for an address on a device that has none."""
+    """Requests an address on a device that has none."""
     with lab.net.raw(ns, dev) as sock:
         for kind, want in ((DISCOVER, OFFER), (REQUEST, ACK)):
             asked = bytes([50, 4]) + socket.inet_aton(LEASED) if kind == REQUEST else b""

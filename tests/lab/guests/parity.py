@@ -120,7 +120,7 @@ def summary(found, checks):
     for check in checks:
         verdicts = [found[switch].get(check, "") for switch in found]
         print(f"{':'.join(check):60} {' '.join(f'{verdict:10}' for verdict in verdicts)}".rstrip())
-        # A check that fails with the reference asks nothing of Heddle, and is itself at fault.
+        # A check that fails with the reference is itself at fault.
         counts["FAIL" if "FAIL" in verdicts else verdicts[-1]] += 1
     return counts
 

@@ -31,7 +31,7 @@ class Service:
         n.neighbour(self.pods["client"], "eth0", SERVICE, "02:00:00:00:01:00")
         self.backend(FIRST)
         for name, address in (("first", FIRST), ("second", SECOND)):
-            self.answer(name, address)
+            self.reply(name, address)
         self.client = n.net.socket(self.pods["client"], self.bound)
         lab.cleanups.append(self.client.close)
 
@@ -41,8 +41,8 @@ class Service:
         sock.settimeout(5)
         return sock
 
-    def answer(self, name, address):
-        """A server that answers each datagram with its name, until it gets an empty one."""
+    def reply(self, name, address):
+        """A server that replies to each datagram with its name, until it gets an empty one."""
         sock = self.node.net.socket(self.pods[name], lambda: self.bound(address, 5353))
         sock.settimeout(None)
 
@@ -67,21 +67,21 @@ class Service:
             "table=1,priority=5,ip,actions=resubmit(,2)",
             *(f"table=2,ip,nw_dst={where},actions=set_field:{mac[port]}->eth_dst,{port}" for port, where in PORTS.items()))
 
-    def ask(self):
-        """The name of the backend that answers the client's one source port."""
+    def request(self):
+        """The name of the backend that replies to the client's one source port."""
         for _ in range(3):
             self.client.sendto(b"who", (SERVICE, 53))
             try:
                 return self.client.recv(100).decode()
             except TimeoutError:
                 continue
-        raise AssertionError("the service does not answer")
+        raise AssertionError("the service does not reply")
 
     def table(self):
         return connections(self.node.net, self.node.host)
 
     def listed(self, what, wanted, number=1):
-        """Waits until so many entries of the kernel's table are wanted, and returns them."""
+        """Waits until this number of entries of the kernel's table are wanted, and returns them."""
         found = []
 
         def probe():
@@ -120,7 +120,7 @@ def is_service(entry):
 def scenario_translated_udp_is_listed(lab):
     """`conntrack -L -w ZONE` prints a translated UDP connection with both tuples, and prints it for no other zone."""
     s = Service(lab)
-    assert s.ask() == "first"
+    assert s.request() == "first"
     want = re.compile(rf"^udp .*src={CLIENT} dst={SERVICE} sport={SOURCE} dport=53 "
                       rf".*src={FIRST} dst={CLIENT} sport=5353 dport={SOURCE} .*zone=7\b", re.M)
     listed = lambda zone: s.node.net.run(s.node.host, "conntrack", "-L", "-p", "udp", "-w", zone)  # noqa: E731
@@ -131,12 +131,12 @@ def scenario_translated_udp_is_listed(lab):
 
 def deleted(s, delete):
     """The connection keeps its backend when flows change; after its deletion the next packet takes the new one."""
-    assert s.ask() == "first"
+    assert s.request() == "first"
     s.listed("the service's connection", is_service)
     s.backend(SECOND)
-    assert s.ask() == "first", "a change of flows alone moved the connection"
+    assert s.request() == "first", "a change of flows alone moved the connection"
     delete()
-    wait_for("the new backend", lambda: s.ask() == "second", 10, 0.2)
+    wait_for("the new backend", lambda: s.request() == "second", 10, 0.2)
     found = s.listed("the new connection", is_service)
     assert found[0].reply[0] == (SECOND, 5353), found
 
@@ -194,7 +194,7 @@ def scenario_connections_of_an_address(lab):
 def scenario_flushed_by_the_switch(lab):
     """`dpctl/flush-conntrack zone=7` empties the zone in the kernel's table too."""
     s = Service(lab)
-    assert s.ask() == "first"
+    assert s.request() == "first"
     s.listed("the service's connection", is_service)
     s.node.switch.appctl("dpctl/flush-conntrack", "zone=7")
     s.listed("entries of the zone", lambda entry: entry.zone == 7, 0)

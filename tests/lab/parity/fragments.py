@@ -94,7 +94,7 @@ def pieces(data, *sizes):
 
 
 def scenario_large_pings_from_outside(lab):
-    """Echo requests of 4,000 bytes from outside are answered by the host behind the flow."""
+    """The host behind the flow replies to echo requests of 4,000 bytes from outside."""
     lan = Lan(lab)
     lan.node.net.ping(lan.out, HOST4, size=4000)
 

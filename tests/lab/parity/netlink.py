@@ -38,7 +38,7 @@ def messages(data):
 
 
 def request(sock, kind, flags, payload):
-    """Sends one request and returns the payloads of its answers. OSError if the kernel refuses it."""
+    """Sends one request and returns the payloads of its replies. OSError if the kernel refuses it."""
     sock.send(struct.pack("=IHHII", 16 + len(payload), kind, flags | REQUEST, 1, 0) + payload)
     answers = []
     while True:
@@ -123,7 +123,7 @@ class Samples:
         self.sock.close()
 
     def read(self, seconds=2):
-        """[(group, cookie, packet)] that arrive until so many seconds pass without one."""
+        """[(group, cookie, packet)] that arrive until `seconds` pass without one."""
         found = []
         self.sock.settimeout(seconds)
         with contextlib.suppress(TimeoutError):

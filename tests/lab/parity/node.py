@@ -20,7 +20,7 @@ class Node:
         self.lab, self.net, self.trace = lab, lab.net, lab.trace
         self.switch = lab.switch(start=False, system=True)
         self.host = self.switch.netns
-        # With arp_ignore a device answers for its own addresses only, so each address is at one device.
+        # With arp_ignore a device replies for its own addresses only, so each address is at one device.
         self.sysctl(self.host, "net.ipv4.conf.all.arp_ignore=1", "net.ipv4.conf.all.rp_filter=0",
                     "net.ipv4.conf.default.rp_filter=0", "net.ipv6.conf.all.disable_ipv6=0",
                     "net.ipv6.conf.default.disable_ipv6=0", "net.ipv6.conf.default.accept_dad=0")
@@ -85,7 +85,7 @@ class Node:
         return sum(map(int, re.findall(r"n_packets=(\d+)", out)))
 
     def wait_count(self, cookie, number, bridge="br0"):
-        """Waits until flows with this cookie have had so many packets, and requires that it is no more."""
+        """Waits until flows with this cookie have had this number of packets, and not more."""
         with contextlib.suppress(AssertionError):
             wait_for("", lambda: self.count(cookie, bridge) >= number, 10, 0.3)
         count = self.count(cookie, bridge)

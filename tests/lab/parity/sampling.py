@@ -95,7 +95,7 @@ def scenario_sampled_after_ct(lab):
 
 
 def scenario_no_samples_without_the_set(lab):
-    """When the collector set is deleted, packets go on and samples end."""
+    """When the collector set is deleted, packets continue and samples end."""
     s = Sampled(lab)
     s.flow()
     s.ready()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tunnels whose way out is a device with an address that is in no bridge, as the kernel's datapath has them."""
+"""Tunnels over a device with an address that is in no bridge, as the kernel's datapath has them."""
 
 import errno
 import os
@@ -28,7 +28,7 @@ class Underlay:
         n.wire("u0", self.peer, "eth0", f"{THERE4}/24", f"{THERE6}/64")
         n.up(n.host, "u0", f"{HERE4}/24", f"{HERE6}/64")
         n.net.ip(self.pod, "link", "set", "eth0", "mtu", "1400")
-        # What the host's stack answers if it, and not the switch, gets packets of a tunnel.
+        # The replies of the host's stack if it, and not the switch, gets packets of a tunnel.
         n.nft(self.peer, ["refused", "first", "second"],
               "chain in { type filter hook input priority filter; icmp type destination-unreachable counter name refused; "
               "icmpv6 type destination-unreachable counter name refused; }",
@@ -52,7 +52,7 @@ class Underlay:
         self.node.up(self.peer, "tun9", f"{BEHIND}/24")
 
     def meet(self, seconds=15):
-        """Waits for the first answer through the tunnel."""
+        """Waits for the first reply through the tunnel."""
         wait_for("an answer through the tunnel", lambda: self.node.net.ping(self.pod, BEHIND, count=1, lossless=False), seconds, 0.3)
 
     def works(self):
@@ -117,7 +117,7 @@ def two_ways(u):
 
 
 def arrives(u, counter, seconds=15):
-    """Waits until pings are answered and the outer packets come in by the device of that counter."""
+    """Waits until pings have replies and the outer packets come in by the device of that counter."""
     def probe():
         before = u.node.packets(u.peer, counter)
         return u.node.net.ping(u.pod, BEHIND, count=2, lossless=False) == 2 and u.node.packets(u.peer, counter) >= before + 2

@@ -75,9 +75,9 @@ pub struct Frame<'a> {
     pub len: usize,
     /// IPv6 rather than IPv4.
     pub ipv6: bool,
-    /// The whole packet is to continue in place of its fragments. Then the rules of Linux apply: fragments
-    /// may be small unless `dpctl/ipf-set-min-frag` was used, and one that overlaps another one ends the
-    /// datagram, except a copy (RFC 5722).
+    /// The whole packet is to continue in place of its fragments. Then the rules of Linux apply. Fragments
+    /// may be small unless `dpctl/ipf-set-min-frag` was used. One that overlaps another one ends the
+    /// datagram, unless it is a copy (RFC 5722).
     pub joins: bool,
 }
 

@@ -141,8 +141,8 @@ impl<T> Table<T> {
             None => Added::Waits,
         }
     }
-    /// Ends the datagram that `piece` overlaps, unless the piece has only bytes of one fragment that waits: it
-    /// may be a copy. Returns the datagram.
+    /// Ends the datagram that `piece` overlaps, unless the piece has only bytes of one fragment that waits.
+    /// Then it may be a copy. Returns the datagram.
     pub(crate) fn end_overlapped(&mut self, key: &Key, piece: &Piece) -> Option<Waiting<T>> {
         let number = *self.by_key.get(key)?;
         let is_copy = self.by_number.get(&number)?.pieces.has_all_of(piece);

@@ -429,8 +429,8 @@ fn threads_put_together_what_each_has_a_part_of() {
     assert_eq!((done.load(Relaxed), ipf.status().waiting), (40, 0));
 }
 
-/// Where the whole packet continues, Linux' rules apply: small fragments wait until the user sets a minimum,
-/// a copy is refused alone, and an overlap ends the datagram.
+/// If the whole packet continues, Linux' rules apply. Small fragments wait until the user sets a minimum. A
+/// copy is refused alone, and an overlap ends the datagram.
 #[test]
 fn fragments_that_are_joined() {
     let ipf: Ipf<u32> = Ipf::default();

@@ -4,10 +4,10 @@
 //! has the datagram tracked.
 //!
 //! If the program looks the packet up again next, the whole packet takes the place of that fragment, as in
-//! Linux, and refused fragments are dropped. An output cuts it into fragments as long as the longest one that came ([`GsoKind::Fragments`]).
-//! Otherwise copies of all fragments continue with that connection state behind `ct` in the completing
-//! fragment's program. Each has its own headers, in order of their offsets. While one of them is executed,
-//! those behind it wait in [`Exec::resumed`].
+//! Linux. An output cuts it into fragments as long as the longest one that came ([`GsoKind::Fragments`]).
+//! Refused fragments are dropped. Otherwise copies of all fragments continue with that connection state
+//! behind `ct` in the completing fragment's program. Each has its own headers, in order of their offsets.
+//! While one of them is executed, those behind it wait in [`Exec::resumed`].
 //!
 //! Programs take fragments one by one. Their keys are odd, so groups of several runs contain no fragments.
 

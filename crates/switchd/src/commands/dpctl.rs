@@ -1,8 +1,8 @@
 //! `dpctl/*`: the datapath by itself.
 //!
 //! All bridges share one datapath here. Commands show one datapath per type that has bridges, as in Open
-//! vSwitch. Each has the ports of its bridges and the flows that come from them. The type `system` is shown as
-//! Open vSwitch shows the kernel's datapath: programs that were written for that read these texts.
+//! vSwitch. Each has the ports of its bridges and the flows that come from them. The type `system` is shown
+//! as Open vSwitch shows the kernel's datapath: programs that were written for that read these texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 

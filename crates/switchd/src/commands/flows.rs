@@ -18,7 +18,7 @@ pub(super) struct Style {
     pub(super) names: bool,
     /// The text between a flow's UFID and its key; `None`: the UFID is not shown.
     pub(super) ufid: Option<&'static str>,
-    /// As Open vSwitch shows flows of the kernel's datapath, which has no packet types.
+    /// The text of Open vSwitch for flows of the kernel's datapath, which has no packet types.
     pub(super) kernel: bool,
 }
 
