@@ -36,6 +36,7 @@ class Switch:
         self.ctl = f"{self.dir}/ovs-vswitchd.ctl"
         self.pidfile = f"{self.dir}/ovs-vswitchd.pid"
         self.logfile = f"{self.dir}/ovs-vswitchd.log"
+        self.schema = SCHEMA
         self.env = {"OVS_RUNDIR": self.dir, "OVS_LOGDIR": self.dir, "OVS_DBDIR": self.dir,
                     "OVS_SYSCONFDIR": self.dir}
         self.pid = None
@@ -56,7 +57,7 @@ class Switch:
     def start_ovsdb(self):
         conf = f"{self.dir}/conf.db"
         if not os.path.exists(conf):
-            self.run("ovsdb-tool", "create", conf, SCHEMA)
+            self.run("ovsdb-tool", "create", conf, self.schema)
             fresh = True
         else:
             fresh = False

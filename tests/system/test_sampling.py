@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
-"""Samples of packets reach an IPFIX collector that others wrote (nfcapd), which finds in them what was sent."""
+"""Samples of packets reach an IPFIX collector that others wrote (nfcapd), and readers of local samples."""
 
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.runner import main
 from lab.shell import wait_for
 from lab.switch import end_process
+from lab.vhost import heddle_path
 
 PORT = 9995
 
@@ -195,6 +199,144 @@ def scenario_bad_collectors(lab):
     finally:
         answers.kill()
         answers.wait()
+
+
+class LocalSamples:
+    """Two pods, a collector set with a local group, and `heddle samples` as the reader."""
+
+    def __init__(self, lab, group=10):
+        self.lab = lab
+        self.sw = sw = lab.switch(start=False)
+        schema = json.load(open(sw.schema))
+        columns = schema["tables"]["Flow_Sample_Collector_Set"]["columns"]
+        # The column of Open vSwitch 3.4, also where the installed schema is older.
+        columns["local_group_id"] = {"type": {"key": {"type": "integer", "minInteger": 0, "maxInteger": 4294967295}, "min": 0, "max": 1}}
+        sw.schema = f"{sw.dir}/samples.ovsschema"
+        with open(sw.schema, "w") as file:
+            json.dump(schema, file)
+        sw.start()
+        lab.bridge(sw)
+        self.a = lab.veth_pod(sw, "a", "10.1.0.1/24")
+        self.b = lab.veth_pod(sw, "b", "10.1.0.2/24")
+        self.set = sw.vsctl("--id=@b", "get", "bridge", "br0", "--", "create", "Flow_Sample_Collector_Set", "id=9", "bridge=@b",
+                            f"local_group_id={group}").strip()
+        self.flow()
+        self.out = f"{sw.dir}/samples.txt"
+        self.read()
+
+    def flow(self, probability=65535, point="0x12345678"):
+        self.sw.ofctl("add-flow", "br0", f"priority=10,ip,icmp,in_port=va,actions=sample(probability={probability},collector_set_id=9,"
+                      f"obs_domain_id=0x200000a,obs_point_id={point}),NORMAL")
+
+    def read(self, *args):
+        """A reader that writes JSON lines into a file."""
+        with open(self.out, "w") as out:
+            process = subprocess.Popen([heddle_path(), "samples", "--json", "--target", self.sw.ctl, *args], stdin=subprocess.DEVNULL, stdout=out,
+                                       stderr=subprocess.STDOUT)
+        self.lab.cleanups.append(lambda: (process.kill(), process.wait()))
+        self.process = process
+        wait_for("a sample", lambda: self.ping() and self.samples(), 20, 0.2)
+
+    def ping(self, count=1):
+        self.lab.net.ping(self.a, "10.1.0.2", count=count)
+        return True
+
+    def samples(self):
+        return [json.loads(line) for line in open(self.out).read().splitlines()]
+
+    def counts(self):
+        return json.loads(self.sw.appctl("heddle/samples"))["counts"]
+
+
+def scenario_local_samples_are_read(lab):
+    """`heddle samples` has each sampled packet with group, cookie, port, length and bytes; counters and metrics agree."""
+    s = LocalSamples(lab)
+    before = len(s.samples())
+    s.ping(5)
+    wait_for("five samples", lambda: len(s.samples()) >= before + 5)
+    found = s.samples()[before:]
+    assert len(found) == 5, found
+    for sample in found:
+        assert (sample["group"], sample["cookie"], sample["port"]) == (10, "0200000a12345678", "va"), sample
+        assert sample["packet"] == "icmp 10.1.0.1 > 10.1.0.2 type 8 code 0" and sample["length"] == len(sample["bytes"]) // 2, sample
+        assert sample["bytes"][24:28] == "0800" and sample["probability"] == 65535, sample
+    text = s.lab.trace.run("timeout", "30", "sh", "-c", f"{heddle_path()} samples -n 1 --group 10 --hex --target {s.sw.ctl} & reader=$!; "
+                           f"while kill -0 $reader 2>/dev/null; do ip netns exec {s.a} ping -c 1 -W 1 10.1.0.2 >/dev/null; done; wait $reader")
+    assert "group 10 domain 0x0200000a point 0x12345678 port va rate 1/1 length 98: icmp 10.1.0.1 > 10.1.0.2" in text, text
+    assert re.search(r"\n  0000  ([0-9a-f]{2} ){15}", text), text
+    counts = s.counts()
+    assert counts["sample_local"] >= len(s.samples()) and counts["sample_reader_lost"] == 0, counts
+    assert "sample_reader_sent" in s.sw.appctl("coverage/show")
+    flows = s.sw.appctl("dpctl/dump-flows")
+    assert "obs_point_id=305419896,output_port=4294967295,local_group_id=10)" in flows, flows
+
+
+def scenario_local_samples_follow_the_set(lab):
+    """The group of samples changes with the collector set, a share of the packets is sampled, and samples end with the set."""
+    s = LocalSamples(lab)
+    s.sw.vsctl("set", "Flow_Sample_Collector_Set", s.set, "local_group_id=77")
+    wait_for("the new group", lambda: s.ping() and s.samples()[-1]["group"] == 77)
+    s.flow(probability=16384, point=5)
+    before = len(s.samples())
+    lab.net.run(s.a, "ping", "-q", "-c", "400", "-i", "0.002", "10.1.0.2")
+    wait_for("the last samples", lambda: s.samples()[-1]["point"] == 5)
+    time.sleep(0.5)
+    number = len(s.samples()) - before
+    assert 50 <= number <= 160, f"{number} of 400 packets were sampled"
+    s.sw.vsctl("clear", "Flow_Sample_Collector_Set", s.set, "local_group_id")
+    s.flow()
+
+    def quiet():
+        before = s.counts()["sample_local"]
+        s.ping(3)
+        time.sleep(0.3)
+        return s.counts()["sample_local"] == before
+    wait_for("the end of samples", quiet, 20, 0.2)
+
+
+def scenario_local_samples_survive_kills(lab):
+    """After kill -9, the next daemon replaces the socket, no device stays behind, and samples go on."""
+    s = LocalSamples(lab)
+    s.sw.stop_daemon(signal.SIGKILL)
+    s.process.wait(timeout=20)
+    assert os.path.exists(f"{s.sw.dir}/heddle-samples.sock")
+    assert "hdlsample" not in lab.net.ip(s.sw.netns, "link")
+    s.sw.start_daemon()
+    s.flow()
+    s.read()
+    assert s.samples()[-1]["cookie"] == "0200000a12345678"
+    s.sw.stop_daemon()
+    assert not os.path.exists(f"{s.sw.dir}/heddle-samples.sock")
+
+
+def scenario_local_samples_and_bad_readers(lab):
+    """Readers that never read, that talk, and too many of them: the good reader gets all samples, and pings continue."""
+    s = LocalSamples(lab)
+    path = f"{s.sw.dir}/heddle-samples.sock"
+
+    def reader():
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.settimeout(20)
+        sock.connect(path)
+        return sock
+    idle, talks = reader(), reader()
+    talks.send(b"GET / HTTP/1.0\r\n\r\n")
+    assert talks.recv(65536) is not None
+    lost = 0
+    deadline = time.time() + 60
+    while not lost and time.time() < deadline:
+        lab.net.run(s.a, "ping", "-q", "-f", "-s", "1400", "-c", "2000", "10.1.0.2")
+        lost = s.counts()["sample_reader_lost"]
+    assert lost > 0, s.counts()
+    wait_for("the good reader", lambda: s.ping() and s.samples()[-1]["length"] == 98)
+    assert sum(sample["lost"] for sample in s.samples()) < lost, lost
+    crowd = [reader() for _ in range(40)]
+    s.ping(5)
+    memory = int(re.search(r"VmRSS:\s+(\d+)", open(f"/proc/{s.sw.pid}/status").read())[1])
+    assert memory < 300_000, memory
+    for sock in (idle, talks, *crowd):
+        sock.close()
+    s.ping()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ mod node;
 mod offload;
 mod report;
 mod request;
+mod samples;
 mod top;
 
 use clap::{Parser, Subcommand};
@@ -49,6 +50,8 @@ enum Command {
     Manual(manual::Args),
     /// Show which cached flows hardware or the kernel forwards, and why not the others
     Offload(offload::Args),
+    /// Print packets that rules sample for a local group
+    Samples(samples::Args),
     /// Show what the switch's workers and ports do, as it happens
     Top(top::Args),
 }
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         Command::Node(command) => command.run(),
         Command::Manual(args) => args.run(),
         Command::Offload(args) => args.run(),
+        Command::Samples(args) => args.run(),
         Command::Top(args) => args.run(),
     };
     match done {

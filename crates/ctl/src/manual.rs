@@ -87,6 +87,10 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
             "heddle measure --between new --attachments veth,bridge,internal --out results.jsonl"),
     ]),
     ("heddle-report", &[("Tables of a file of measurements:", "heddle report results.jsonl")]),
+    ("heddle-samples", &[
+        ("Packets that rules sample, as they come:", "heddle samples"),
+        ("Those of one group, with their bytes:", "heddle samples --group 10 --hex"),
+    ]),
     ("heddle-top", &[("One look, as text:", "heddle top --once")]),
     ("heddled", &[
         ("In the place of ovs-vswitchd, in the background:", "heddled --pidfile --detach --log-file"),

@@ -325,7 +325,7 @@ pub enum DropReason {
 pub struct Upcall {
     /// Kind of the receiver.
     pub kind: UpcallKind,
-    /// Bytes of the packet to copy (0xffff: all).
+    /// Bytes of the packet to copy (0xffff: all; of a sample, the headers).
     pub max_len: u16,
     /// Opaque to the datapath: what `ofproto` needs to make the packet-in (an index or an `Arc` of its own).
     pub cookie: UpcallCookie,

@@ -30,6 +30,7 @@ use crate::diagnostics::{Captures, Drops};
 use crate::give_back::{GiveBack, Sizes};
 use crate::inventory::{Inventory, WithoutEffect, datapath_name};
 use crate::mirror_state::KernelConntrack;
+use crate::samples::SampleCounts;
 
 /// The interval at which time-outs are checked.
 const TICK: Duration = Duration::from_millis(100);
@@ -81,6 +82,8 @@ pub struct Switch {
     pub(crate) ports_changed: Arc<tokio::sync::Notify>,
     /// Raised when `Interface.bfd_status` is to be written.
     pub(crate) sessions_changed: Arc<tokio::sync::Notify>,
+    /// Numbers of local samples.
+    pub(crate) sample_counts: Arc<SampleCounts>,
     /// Examples of dropped packets.
     pub(crate) drops: Drops,
     /// The capture that may be under way.
@@ -143,6 +146,7 @@ impl Switch {
             without_effect: Mutex::default(),
             ports_changed: Arc::default(),
             sessions_changed: Arc::default(),
+            sample_counts: Arc::default(),
             drops: Drops::default(),
             captures: Captures::default(),
             device_reads,

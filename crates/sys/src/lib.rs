@@ -42,6 +42,8 @@ pub mod packet_socket;
 mod patience;
 pub mod priority;
 pub mod process;
+pub mod psample;
+pub mod seqpacket;
 pub mod shared_words;
 pub mod sigbus;
 pub mod signal;

@@ -138,6 +138,20 @@ impl<'a> TapOpen<'a> {
     }
 }
 
+/// The only queue of a new device, which goes when it is closed. The kernel puts the first free number in the
+/// place of `%d` in its name.
+pub(crate) fn numbered(pattern: &str) -> io::Result<TapQueue> {
+    let queue = TapQueue {
+        fd: clone_device()?,
+        vnet_hdr_len: NEW_VNET_HDR_LEN,
+        tunnels: false.into(),
+    };
+    let mut req = ifreq(pattern);
+    req.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    queue.ioctl(libc::TUNSETIFF, (&raw mut req).cast())?;
+    Ok(queue)
+}
+
 /// A queue without a device.
 fn clone_device() -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;

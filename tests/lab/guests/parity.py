@@ -19,7 +19,7 @@ from lab.shell import CommandError, Trace
 TOPICS = ("marks", "fragments", "tunnels", "connections", "sampling")
 SWITCHES = ("ovs-kernel", "heddle")
 MODULES = ("crc32c_generic", "openvswitch", "vport-geneve", "vport-vxlan", "vport-gre", "veth", "tun", "nf_conntrack_netlink",
-           "nf_tables", "nft_ct", "sch_ingress", "cls_bpf", "act_sample", "psample")
+           "nf_tables", "nft_ct", "sch_ingress", "cls_bpf", "act_sample", "psample", "cls_fw")
 TREE = f"{CACHE}/ovs-kernel"
 TOPIC_LIMIT_S = 1500
 # A scenario's line of the runner.

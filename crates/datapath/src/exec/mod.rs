@@ -609,7 +609,7 @@ impl Exec<'_> {
         }
         let p = self.live.get(id);
         let mut bytes = match upcall.kind {
-            UpcallKind::Sample => headers_of(p),
+            UpcallKind::Sample => sample_of(p, upcall.max_len),
             UpcallKind::Controller | UpcallKind::SlowPath(_) => p.to_vec(),
         };
         let total_len = p.len();
@@ -644,14 +644,19 @@ impl Exec<'_> {
     }
 }
 
-/// Maximum length of a sample, bytes. It has all headers that count; a whole GSO packet would be expensive to
-/// copy.
+/// Length of a sample that needs only headers, bytes. A whole GSO packet would be expensive to copy.
 const SAMPLED_LEN: usize = 256;
 
-/// The first bytes of a packet, as far as they are its own.
-fn headers_of(p: &Packet) -> Vec<u8> {
-    let head = p.head();
-    head.get(..SAMPLED_LEN).unwrap_or(head).to_vec()
+/// The first bytes of a packet: `max_len` of them, or its headers if that is 0xffff.
+fn sample_of(p: &Packet, max_len: u16) -> Vec<u8> {
+    if max_len == u16::MAX {
+        let head = p.head();
+        return head.get(..SAMPLED_LEN).unwrap_or(head).to_vec();
+    }
+    let mut bytes = vec![0; p.len().min(max_len.into())];
+    let copied = p.copy_from(0, &mut bytes);
+    bytes.truncate(copied);
+    bytes
 }
 
 /// The packets that a packet is cut into for the wire.

@@ -64,6 +64,8 @@ pub(crate) struct SampleMeta {
     pub(crate) domain: u32,
     pub(crate) point: u32,
     pub(crate) wanted: SampleDirection,
+    /// Group of the local samples, if the set has one (`Flow_Sample_Collector_Set.local_group_id`).
+    pub(crate) local_group: Option<u32>,
     /// The output port; [`PortNo::NONE`]: the packet is sampled as it comes in.
     pub(crate) output_port: PortNo,
     /// The tunnel's port, if it goes out by one that the sample is about.
@@ -119,9 +121,12 @@ impl UpcallData for SampleMeta {
                 )
             }
         };
+        // Writing to a string cannot fail.
         if let Some(port) = self.tunnel_out_port {
-            // Writing to a string cannot fail.
             let _ = write!(s, ",tunnel_out_port={}", port.0);
+        }
+        if let Some(group) = self.local_group {
+            let _ = write!(s, ",local_group_id={group}");
         }
         s
     }

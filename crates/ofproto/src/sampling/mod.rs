@@ -1,11 +1,11 @@
-//! Samples of packets for IPFIX collectors: configuration, exporters and counting.
+//! Samples of packets, for IPFIX collectors and for local readers: configuration, exporters and counting.
 //!
 //! **Shape.** A translation emits samples if the bridge is configured so ([`IpfixConfig::bridge`]) or a rule
 //! has the action. Each sample carries what the translation knows of the port and the tunnel
 //! ([`SampleMeta`]). Workers put copies of headers into rings of their own and never wait: a sample without
 //! room is lost and counted (`datapath_drop_sample_error`). One thread takes samples out ([`Sampling::run`]),
 //! counts them in the exporter that they are for ([`heddle_ipfix::Exporter`]), and sends records through UDP
-//! sockets that never block.
+//! sockets that never block. Samples of a set with a local group also go to the caller ([`LocalSample`]).
 //!
 //! **Floods.** The thread rests as long as it has worked, so samples cost at most half a processor. A worker
 //! copies at most what its ring holds between two visits. No thread waits for this one, nor for its lock
@@ -14,10 +14,12 @@
 //! **Order of locks.** `exporters` is a leaf: nothing is called with it held.
 
 mod collectors;
+mod local;
 mod meta;
 #[cfg(test)]
 mod tests;
 
+pub use local::{LocalSample, MAX_LOCAL_SAMPLE_BYTES};
 pub(crate) use meta::{SampleMeta, SampledTunnel, WhichExporter};
 
 use collectors::{Collectors, Indices};
@@ -82,12 +84,14 @@ pub struct IpfixConfig {
     pub bridge: Option<BridgeSampling>,
     /// Rows of `Flow_Sample_Collector_Set` by `id`: those that rules name.
     pub sets: BTreeMap<u32, ExporterConfig>,
+    /// Groups of local samples by the `id` of their rows of `Flow_Sample_Collector_Set`.
+    pub local_groups: BTreeMap<u32, u32>,
 }
 
 impl IpfixConfig {
     /// Whether no packet is sampled, so that sample actions of rules have no effect.
     pub fn is_empty(&self) -> bool {
-        self.bridge.is_none() && self.sets.is_empty()
+        self.bridge.is_none() && self.sets.is_empty() && self.local_groups.is_empty()
     }
 }
 
@@ -229,11 +233,12 @@ impl Sampling {
         sets.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
-    /// Takes samples and sends the records whose time has come. Returns whether samples may be left, and when
-    /// the next record is due, microseconds from now.
-    pub fn run(&self, engine: &dyn Engine) -> (bool, Option<u64>) {
+    /// Takes samples, gives local ones to `local`, and sends the records whose time has come. Returns whether
+    /// samples may be left, and when the next record is due, microseconds from now.
+    pub fn run(&self, engine: &dyn Engine, local: &mut dyn FnMut(&LocalSample<'_>)) -> (bool, Option<u64>) {
         let mut waiting = Vec::new();
         let n = engine.take_samples(BATCH, &mut |upcall| waiting.push(upcall));
+        waiting.iter().filter_map(LocalSample::of).for_each(|s| local(&s));
         let now_us = now_us();
         let mut e = self.exporters.lock();
         let Exporters { all, indices, .. } = &mut *e;

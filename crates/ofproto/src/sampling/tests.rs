@@ -1,8 +1,8 @@
 //! Exporters after changes of the configuration, and the samples that translations emit for them.
 
-use super::{BridgeSampling, ExporterConfig, IpfixConfig, Sampling};
+use super::{BridgeSampling, ExporterConfig, IpfixConfig, LocalSample, MAX_LOCAL_SAMPLE_BYTES, Sampling};
 use crate::xlate::tests::lab::{Lab, out};
-use heddle_datapath_api::{Action as Odp, Purpose};
+use heddle_datapath_api::{Action as Odp, PortNo, Purpose, UpcallPacket};
 use heddle_openflow::action::{ObservationId, Sample, SampleDirection};
 use heddle_openflow::{Action, Port};
 
@@ -92,6 +92,61 @@ fn a_rule_samples_for_a_set() {
     };
     unknown.sampling_port = Port(99);
     assert_eq!(actions(set(1), vec![Action::Sample(unknown), out(2)]), "2");
+}
+
+/// A set may have a local group, an exporter, or both.
+#[test]
+fn a_rule_samples_for_a_local_group() {
+    let mut local = IpfixConfig {
+        local_groups: [(1, 10)].into(),
+        ..IpfixConfig::default()
+    };
+    let whole = "userspace(pid=0,flow_sample(probability=65535,collector_set_id=1,obs_domain_id=2,obs_point_id=3,\
+                 output_port=4294967295,local_group_id=10)),2";
+    assert_eq!(actions(local.clone(), vec![sample(u16::MAX), out(2)]), whole);
+    let mut lab = Lab::new(&[3]);
+    lab.rule((0, 0), "", vec![sample(u16::MAX)]);
+    local.sets = set(1).sets;
+    lab.bridges[0].ipfix = Some(local);
+    lab.publish();
+    let t = lab.translate(&Lab::key(IP), Purpose::Miss);
+    let Some(Odp::Userspace(upcall)) = t.actions.first() else {
+        panic!("{:?}", t.actions)
+    };
+    assert_eq!(upcall.max_len, MAX_LOCAL_SAMPLE_BYTES);
+    let taken = UpcallPacket {
+        upcall: upcall.clone(),
+        bytes: vec![7; 60],
+        packet_type: 0,
+        total_len: 1500,
+        segments: 1,
+        wire_bytes: 1500,
+        in_port: PortNo(1),
+        key: Lab::key(IP),
+        packet: None,
+    };
+    let found = LocalSample::of(&taken).expect("a local sample");
+    assert_eq!(
+        (found.group, found.probability, found.total_len),
+        (10, 65535, 1500)
+    );
+    assert_eq!(
+        found.cookie(),
+        [0, 0, 0, 2, 0, 0, 0, 3],
+        "domain and point, big-endian"
+    );
+    // Samples of the same rule for exporters alone are none.
+    lab.bridges[0].ipfix = Some(set(1));
+    lab.publish();
+    let t = lab.translate(&Lab::key(IP), Purpose::Miss);
+    let Some(Odp::Userspace(upcall)) = t.actions.first() else {
+        panic!("{:?}", t.actions)
+    };
+    let exported = UpcallPacket {
+        upcall: upcall.clone(),
+        ..taken
+    };
+    assert!(upcall.max_len == u16::MAX && LocalSample::of(&exported).is_none());
 }
 
 /// OVN uses this to sample the connections that an access list allows.

@@ -1,11 +1,11 @@
-//! Samples for IPFIX collectors: of all packets of a bridge, and of packets of rules with the action
-//! `sample`.
+//! Samples for IPFIX collectors and local readers: of all packets of a bridge, and of packets of rules with
+//! the action `sample`.
 
 use super::ctx::Ctx;
 use super::emit::Output;
 use crate::meter;
 use crate::model::{Binding, PortView};
-use crate::sampling::{SampleMeta, SampledTunnel, WhichExporter};
+use crate::sampling::{MAX_LOCAL_SAMPLE_BYTES, SampleMeta, SampledTunnel, WhichExporter};
 use crate::versioned::LATEST;
 use heddle_datapath_api::{Action as DpAction, PortNo, Upcall, UpcallCookie, UpcallKind};
 use heddle_openflow::Port;
@@ -57,6 +57,7 @@ impl Ctx<'_> {
             domain: ipfix.domain,
             point: ipfix.point,
             wanted: SampleDirection::Default,
+            local_group: None,
             output_port,
             tunnel_out_port: None,
             input: self.input_name(),
@@ -113,6 +114,7 @@ impl Ctx<'_> {
             domain: self.observation_id(s.obs_domain_id),
             point: self.observation_id(s.obs_point_id),
             wanted: s.direction,
+            local_group: ipfix.local_groups.get(&s.collector_set_id).copied(),
             output_port,
             tunnel_out_port: sent_by.map(|t| t.dp),
             input: self.input_name(),
@@ -139,11 +141,12 @@ impl Ctx<'_> {
         if probability == 0 {
             return;
         }
+        let max_len = meta.local_group.map_or(u16::MAX, |_| MAX_LOCAL_SAMPLE_BYTES);
         let meta = Arc::new(meta);
         self.out.samples.push(meta.clone());
         let upcall = DpAction::Userspace(Arc::new(Upcall {
             kind: UpcallKind::Sample,
-            max_len: u16::MAX,
+            max_len,
             cookie: UpcallCookie(meta),
         }));
         self.out.depend(meter::slot(self.at.bridge.id, METER_SLOWPATH));

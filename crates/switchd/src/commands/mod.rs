@@ -74,6 +74,8 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
         datapath.coverage().into_iter().for_each(|(name, n)| add(name, n));
         add("upcall_flow_limit_hit", datapath.totals().limit_hits);
     });
+    let counts = switch.sample_counts.clone();
+    coverage::register_source(move |add| counts.all().into_iter().for_each(|(name, n)| add(name, n)));
     coverage::register_source(|add| heddle_ofproto::coverage::all().for_each(|(name, n)| add(name, n)));
 }
 

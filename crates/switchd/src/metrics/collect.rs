@@ -233,7 +233,14 @@ fn datapath(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {
         let n = coverage.get(kind.name()).copied().unwrap_or(0);
         ([("reason", kind.name())], n)
     });
-    out.counters("drops", "Packets dropped, by reason (docs/drops.md).", drops)
+    out.counters("drops", "Packets dropped, by reason (docs/drops.md).", drops)?;
+    let samples = switch.sample_counts.all();
+    let events = samples.map(|(name, n)| ([("event", name.trim_start_matches("sample_"))], n));
+    out.counters(
+        "samples",
+        "Local samples: taken, sent, lost (docs/ipfix.md).",
+        events,
+    )
 }
 
 fn workers(out: &mut Out<'_, '_>, switch: &Switch) -> fmt::Result {

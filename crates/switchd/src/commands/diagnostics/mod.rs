@@ -1,4 +1,4 @@
-//! `heddle/drops` and `heddle/capture-*`: the requests of the command `heddle`.
+//! `heddle/drops`, `heddle/capture-*` and `heddle/samples`: the requests of the command `heddle`.
 
 mod capture;
 mod drops;
@@ -6,10 +6,14 @@ mod drops;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use heddle_flow::FlowKey;
 use heddle_flow::extract::{Hint, extract};
+use serde_json::json;
 
 use super::Commands;
+use crate::samples::socket_path;
 
 /// Maximum number of VLAN tags that are shown of a packet.
 const MAX_SHOWN_VLANS: u8 = 2;
@@ -28,6 +32,13 @@ pub(super) fn register(c: &Commands<'_>) {
     c.add("heddle/drops-reset", "", (0, 0), |s, _| {
         s.drops.reset(&s.datapath);
         Ok(String::new())
+    });
+    c.add("heddle/samples", "", (0, 0), |s, _| {
+        let counts: BTreeMap<_, _> = s.sample_counts.all().into();
+        Ok(format!(
+            "{}\n",
+            json!({"socket": socket_path(), "counts": counts})
+        ))
     });
     let usage = "[--port port] [--drop reason|any] [--filter match] [--snaplen bytes]";
     c.add("heddle/capture-start", usage, (0, 8), |s, args| {

@@ -4,6 +4,7 @@ use heddle_ofproto::sampling::{BridgeSampling, ExporterConfig, IpfixConfig};
 use heddle_ovsdb::{Db, Row};
 
 use super::{Smap, value};
+use std::collections::BTreeMap;
 
 /// Packets per sample if the database has no number.
 const DEFAULT_SAMPLING: u32 = 400;
@@ -11,12 +12,18 @@ const DEFAULT_SAMPLING: u32 = 400;
 /// The packets that a bridge samples, and their collectors.
 pub(super) fn read(db: &Db, bridge: &Row) -> IpfixConfig {
     let own = db.referenced(bridge, "ipfix", "IPFIX").into_iter().next();
-    let sets = db.rows("Flow_Sample_Collector_Set").filter_map(|set| {
-        let row = db.row("IPFIX", value(set.opt_uuid("ipfix"))?)?;
-        let id = u32::try_from(value(set.int("id"))).ok()?;
+    let own_sets = db.rows("Flow_Sample_Collector_Set").filter_map(|set| {
         let of_this = value(set.opt_uuid("bridge")) == Some(bridge.uuid());
-        Some((id, exporter(row)?)).filter(|_| of_this)
+        let id = u32::try_from(value(set.int("id"))).ok()?;
+        of_this.then_some((id, set))
     });
+    let (mut sets, mut local_groups) = (BTreeMap::new(), BTreeMap::new());
+    for (id, set) in own_sets {
+        let row = value(set.opt_uuid("ipfix")).and_then(|uuid| db.row("IPFIX", uuid));
+        sets.extend(row.and_then(|row| exporter(row)).map(|e| (id, e)));
+        // Schemas before Open vSwitch 3.4 have no such column; it reads as empty there.
+        local_groups.extend(number(set, "local_group_id").map(|group| (id, group)));
+    }
     IpfixConfig {
         bridge: own.and_then(|row| {
             let other_config = Smap(value(row.map_str("other_config")));
@@ -30,7 +37,8 @@ pub(super) fn read(db: &Db, bridge: &Row) -> IpfixConfig {
                 output: !other_config.bool("enable-output-sampling", false),
             })
         }),
-        sets: sets.collect(),
+        sets,
+        local_groups,
     }
 }
 
