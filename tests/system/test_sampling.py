@@ -218,11 +218,18 @@ class LocalSamples:
         lab.bridge(sw)
         self.a = lab.veth_pod(sw, "a", "10.1.0.1/24")
         self.b = lab.veth_pod(sw, "b", "10.1.0.2/24")
-        self.set = sw.vsctl("--id=@b", "get", "bridge", "br0", "--", "create", "Flow_Sample_Collector_Set", "id=9", "bridge=@b",
-                            f"local_group_id={group}").strip()
+        sw.vsctl("--id=@b", "get", "bridge", "br0", "--", "create", "Flow_Sample_Collector_Set", "id=9", "bridge=@b")
+        self.group(group)
         self.flow()
         self.out = f"{sw.dir}/samples.txt"
         self.read()
+
+    def group(self, group):
+        """Sets the group of the collector set, or clears it. An older ovs-vsctl does not know the column."""
+        row = {"local_group_id": ["set", []] if group is None else group}
+        change = {"op": "update", "table": "Flow_Sample_Collector_Set", "where": [["id", "==", 9]], "row": row}
+        out = self.sw.run("ovsdb-client", "transact", self.sw.db, json.dumps(["Open_vSwitch", change]))
+        assert json.loads(out) == [{"count": 1}], out
 
     def flow(self, probability=65535, point="0x12345678"):
         self.sw.ofctl("add-flow", "br0", f"priority=10,ip,icmp,in_port=va,actions=sample(probability={probability},collector_set_id=9,"
@@ -274,7 +281,7 @@ def scenario_local_samples_are_read(lab):
 def scenario_local_samples_follow_the_set(lab):
     """The group of samples changes with the collector set, a share of the packets is sampled, and samples end with the set."""
     s = LocalSamples(lab)
-    s.sw.vsctl("set", "Flow_Sample_Collector_Set", s.set, "local_group_id=77")
+    s.group(77)
     wait_for("the new group", lambda: s.ping() and s.samples()[-1]["group"] == 77)
     s.flow(probability=16384, point=5)
     before = len(s.samples())
@@ -283,7 +290,7 @@ def scenario_local_samples_follow_the_set(lab):
     time.sleep(0.5)
     number = len(s.samples()) - before
     assert 50 <= number <= 160, f"{number} of 400 packets were sampled"
-    s.sw.vsctl("clear", "Flow_Sample_Collector_Set", s.set, "local_group_id")
+    s.group(None)
     s.flow()
 
     def quiet():
