@@ -114,19 +114,19 @@ impl UpcallData for SampleMeta {
                     SampleDirection::Ingress => ",ingress",
                     SampleDirection::Egress => ",egress",
                 };
+                let local = self
+                    .local_group
+                    .map_or_else(String::new, |group| format!(",local_group_id={group}"));
                 format!(
                     "flow_sample(probability={},collector_set_id={set},obs_domain_id={},obs_point_id={},\
-                     output_port={out}{direction})",
+                     output_port={out}{direction}{local})",
                     self.probability, self.domain, self.point
                 )
             }
         };
-        // Writing to a string cannot fail.
         if let Some(port) = self.tunnel_out_port {
+            // Writing to a string cannot fail.
             let _ = write!(s, ",tunnel_out_port={}", port.0);
-        }
-        if let Some(group) = self.local_group {
-            let _ = write!(s, ",local_group_id={group}");
         }
         s
     }
