@@ -303,7 +303,7 @@ def scenario_local_samples_follow_the_set(lab):
 
 
 def scenario_local_samples_survive_kills(lab):
-    """After kill -9, the next daemon replaces the socket, no device stays behind, and samples go on."""
+    """After kill -9, the next daemon replaces the socket, no device stays behind, and samples continue."""
     s = LocalSamples(lab)
     s.sw.stop_daemon(signal.SIGKILL)
     s.process.wait(timeout=20)

@@ -1,7 +1,7 @@
 //! `heddle samples`: packets that rules sample for a local group, as they come.
 //!
 //! The switch sends each sample as one message of a Unix socket in its run directory. A reader that is too
-//! slow loses samples; the switch tells it how many.
+//! slow loses samples, and gets their number.
 
 use crate::console;
 use crate::request::Target;

@@ -96,7 +96,7 @@ impl SampleDevice {
             CLSACT,
         );
         qdisc.attributes.push(TcAttribute::Kind("clsact".into()));
-        device.ask(NewQueueDiscipline(qdisc), NLM_F_CREATE | NLM_F_EXCL)?;
+        device.request(NewQueueDiscipline(qdisc), NLM_F_CREATE | NLM_F_EXCL)?;
         Ok(device)
     }
 
@@ -117,7 +117,7 @@ impl SampleDevice {
         let actions = DefaultNla::new(TCA_FW_ACT | NLA_F_NESTED, sample_action(group, cookie));
         m.attributes
             .push(TcAttribute::Options(vec![TcOption::Other(actions)]));
-        self.ask(NewTrafficFilter(m), NLM_F_CREATE | NLM_F_EXCL)
+        self.request(NewTrafficFilter(m), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Frames with `mark` are no samples any more.
@@ -125,13 +125,13 @@ impl SampleDevice {
     /// # Errors
     /// `NotFound`: there is none.
     pub fn remove(&self, mark: u32) -> io::Result<()> {
-        self.ask(DelTrafficFilter(self.filter(mark)), 0)
+        self.request(DelTrafficFilter(self.filter(mark)), 0)
     }
 
     /// Gives an Ethernet frame to psample, as a sample of `mark`. It does not wait.
     ///
     /// # Errors
-    /// `EINVAL` for a frame without a whole Ethernet header, `EMSGSIZE` for one that is too long, `ENXIO` and
+    /// `EINVAL` for a frame without a whole Ethernet header, `EMSGSIZE` for one that is too long. `ENXIO` or
     /// `ENETDOWN` if the device was deleted or set down.
     pub fn send(&mut self, mark: u32, frame: &[u8]) -> io::Result<()> {
         if self.mark != mark {
@@ -142,7 +142,7 @@ impl SampleDevice {
         Ok(())
     }
 
-    fn ask(&self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+    fn request(&self, request: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
         self.requests.ask(request, NLM_F_ACK | flags, |_| {})
     }
 

@@ -118,7 +118,7 @@ impl Connection {
         Ok(buf.get(..len).filter(|message| !message.is_empty()))
     }
 
-    /// Whether the peer has closed the connection, or has sent a message that nobody asked for.
+    /// Whether the peer has closed the connection, or has sent a message.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let peeked = recv(&self.0, &mut [0; 1][..], RecvFlags::DONTWAIT | RecvFlags::PEEK);

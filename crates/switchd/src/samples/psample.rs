@@ -119,8 +119,9 @@ impl<D: Device> Actions<D> {
     }
 }
 
+/// The kernel's psample, as far as it was tried.
 #[derive(Default)]
-enum State {
+enum Kernel {
     /// There was no sample for some time.
     #[default]
     Idle,
@@ -135,7 +136,7 @@ enum State {
 /// See the module's text.
 #[derive(Default)]
 pub(super) struct Psample {
-    state: State,
+    state: Kernel,
     next_search_ms: u64,
 }
 
@@ -143,12 +144,12 @@ impl Psample {
     /// Gives a sample to the kernel, if that has psample.
     pub(super) fn give(&mut self, sample: &LocalSample<'_>, now_ms: u64, counts: &SampleCounts) {
         match self.state {
-            State::Missing => return,
-            State::Failed { retry_ms } if now_ms < retry_ms => return count(&counts.psample_error, 1),
-            State::Idle | State::Failed { .. } => self.open(now_ms),
-            State::Ready(_) => {}
+            Kernel::Missing => return,
+            Kernel::Failed { retry_ms } if now_ms < retry_ms => return count(&counts.psample_error, 1),
+            Kernel::Idle | Kernel::Failed { .. } => self.open(now_ms),
+            Kernel::Ready(_) => {}
         }
-        let State::Ready(actions) = &mut self.state else {
+        let Kernel::Ready(actions) = &mut self.state else {
             return;
         };
         // The device's frames have Ethernet headers.
@@ -176,7 +177,7 @@ impl Psample {
 
     fn open(&mut self, now_ms: u64) {
         match SampleDevice::new() {
-            Ok(device) => self.state = State::Ready(Actions::new(device)),
+            Ok(device) => self.state = Kernel::Ready(Actions::new(device)),
             Err(error) => self.give_up(&error, now_ms),
         }
     }
@@ -185,17 +186,17 @@ impl Psample {
         let why = errno_text(error);
         self.state = if error.kind() == io::ErrorKind::NotFound {
             log::info!(target: "samples", "the kernel has no psample by act_sample ({why}): `heddle samples` reads local samples");
-            State::Missing
+            Kernel::Missing
         } else {
             log::warn!(target: "samples", per_min = 1, burst = 1; "psample gets no samples for {RETRY_MS} ms ({why})");
             let retry_ms = now_ms + RETRY_MS;
-            State::Failed { retry_ms }
+            Kernel::Failed { retry_ms }
         };
     }
 
     /// Removes what has been idle for some time.
     pub(super) fn tidy(&mut self, now_ms: u64) {
-        let State::Ready(actions) = &mut self.state else {
+        let Kernel::Ready(actions) = &mut self.state else {
             return;
         };
         if now_ms < self.next_search_ms {
@@ -204,7 +205,7 @@ impl Psample {
         self.next_search_ms = now_ms + SEARCH_INTERVAL_MS;
         actions.tidy(now_ms);
         if actions.in_use.is_empty() {
-            self.state = State::Idle;
+            self.state = Kernel::Idle;
         }
     }
 }

@@ -145,7 +145,7 @@ mod tests {
         }
         let lost = counted(&counts, "sample_reader_lost");
         assert!(lost > 0 && counted(&counts, "sample_reader_sent") == 4000 - lost);
-        // Its next message has the number of lost ones.
+        // The next message has the number of lost ones.
         while slow.receive(&mut buf).is_ok() {}
         readers.send(&members, &counts);
         let got = slow.receive(&mut buf).unwrap().unwrap();
