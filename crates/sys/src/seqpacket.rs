@@ -10,6 +10,7 @@ use rustix::net::{
 };
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 
 /// Connections that wait to be accepted.
@@ -41,7 +42,7 @@ impl Listener {
         // On Linux the descriptor's mode becomes the file's mode, less the mask.
         fchmod(&fd, Mode::from_raw_mode(0o770))?;
         let bound = match bind(&fd, &address) {
-            Err(rustix::io::Errno::ADDRINUSE) if is_left(&address)? => {
+            Err(rustix::io::Errno::ADDRINUSE) if is_left(path, &address)? => {
                 std::fs::remove_file(path)?;
                 bind(&fd, &address)
             }
@@ -79,9 +80,10 @@ impl AsRawFd for Listener {
     }
 }
 
-/// Whether no process listens at a socket of this kind.
-fn is_left(address: &SocketAddrUnix) -> io::Result<bool> {
-    Ok(connect(socket()?, address) == Err(rustix::io::Errno::CONNREFUSED))
+/// Whether the file is a socket at which no process listens. A call to a plain file is refused as well.
+fn is_left(path: &Path, address: &SocketAddrUnix) -> io::Result<bool> {
+    let refuses = connect(socket()?, address) == Err(rustix::io::Errno::CONNREFUSED);
+    Ok(refuses && std::fs::symlink_metadata(path)?.file_type().is_socket())
 }
 
 /// One end of a connection. It never waits.
