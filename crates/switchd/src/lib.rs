@@ -12,6 +12,7 @@ mod metrics;
 mod mirror_state;
 pub mod reconcile;
 pub mod run;
+mod sample_counts;
 mod samples;
 mod sessions;
 pub mod shell;

@@ -30,7 +30,7 @@ use crate::diagnostics::{Captures, Drops};
 use crate::give_back::{GiveBack, Sizes};
 use crate::inventory::{Inventory, WithoutEffect, datapath_name};
 use crate::mirror_state::KernelConntrack;
-use crate::samples::SampleCounts;
+use crate::sample_counts::SampleCounts;
 
 /// The interval at which time-outs are checked.
 const TICK: Duration = Duration::from_millis(100);

@@ -3,20 +3,20 @@
 //!
 //! **Bounds.** Workers put samples into rings of their own and never wait. This thread rests as long as it
 //! has worked, and never waits for a reader or for a collector. Samples without room are lost and counted
-//! ([`SampleCounts`]).
+//! ([`crate::sample_counts`]).
 
 mod message;
 mod psample;
 mod readers;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use heddle_datapath_api::PortNo;
 use heddle_ofproto::sampling::LocalSample;
 use heddle_sys::{Epoll, monotonic_ms};
 
+use crate::sample_counts::count;
 use crate::switch::Switch;
 use heddle_daemon::vlog::errno_text;
 use psample::Psample;
@@ -28,43 +28,6 @@ pub(crate) use readers::socket_path;
 const MAX_WAIT_MS: u64 = 100;
 /// The shortest rest between two batches, so that each batch has many samples.
 const MIN_REST: Duration = Duration::from_millis(1);
-
-/// Numbers of local samples, each since the daemon's start.
-#[derive(Default)]
-pub(crate) struct SampleCounts {
-    /// Taken from workers.
-    local: AtomicU64,
-    /// Sent to readers; one sample counts once for each.
-    reader_sent: AtomicU64,
-    /// Lost for a reader, which was slow.
-    reader_lost: AtomicU64,
-    /// Given to the kernel's psample.
-    psample_sent: AtomicU64,
-    /// Lost for the kernel: too many pairs of domain and point are in use.
-    psample_no_room: AtomicU64,
-    /// Lost for the kernel, which refused the packet or its action.
-    psample_error: AtomicU64,
-}
-
-impl SampleCounts {
-    /// Each number with its name.
-    pub(crate) fn all(&self) -> [(&'static str, u64); 6] {
-        [
-            ("sample_local", &self.local),
-            ("sample_reader_sent", &self.reader_sent),
-            ("sample_reader_lost", &self.reader_lost),
-            ("sample_psample_sent", &self.psample_sent),
-            ("sample_psample_no_room", &self.psample_no_room),
-            ("sample_psample_error", &self.psample_error),
-        ]
-        .map(|(name, n)| (name, n.load(Relaxed)))
-    }
-}
-
-/// Adds to one of the numbers.
-fn count(number: &AtomicU64, n: u64) {
-    number.fetch_add(n, Relaxed);
-}
 
 /// The receivers of local samples.
 struct Local {

@@ -12,7 +12,7 @@ use heddle_flow::packet_type;
 use heddle_ofproto::sampling::LocalSample;
 use heddle_sys::psample::SampleDevice;
 
-use super::{SampleCounts, count};
+use crate::sample_counts::{SampleCounts, count};
 
 /// Maximum number of actions in the kernel.
 const MAX_ACTIONS: u32 = 1024;

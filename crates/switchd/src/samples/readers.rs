@@ -13,7 +13,7 @@ use heddle_daemon::vlog::errno_text;
 use heddle_sys::Epoll;
 use heddle_sys::seqpacket::{Connection, Listener};
 
-use super::{SampleCounts, count};
+use crate::sample_counts::{SampleCounts, count};
 
 /// Maximum number of readers. One more replaces the oldest one, so that idle ones do not lock others out.
 const MAX_READERS: usize = 16;
