@@ -4,7 +4,6 @@
 import os
 import re
 import signal
-import socket
 import sys
 import time
 
@@ -13,7 +12,7 @@ from lab import frames
 from lab.net import receive
 from lab.runner import Skip, limit, main
 from lab.shell import wait_for
-from test_tunnels import POD_MTU, address, link, reach, tunnel
+from test_tunnels import POD_MTU, address, link, reach, transfer, tunnel
 
 # The filter's place among the classifiers of a device.
 PRIORITY = "18501"
@@ -39,13 +38,8 @@ def pod_of(lab, sw, number, **kw):
     return pod
 
 
-def host(lab, name="host", number=2, dev="up0"):
-    """A machine without a switch: a kernel's VXLAN device with a pod's address."""
-    ns = lab.net.namespace(name)
-    return ns
-
-
 def kernel_vxlan(lab, ns, local, remote, inner, key=77, dev="vx0", port=4789):
+    """A VXLAN device of the kernel, as on a machine without a switch."""
     if "dstport" not in lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "help", check=False):
         raise Skip("no vxlan here")
     lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "id", str(key), "local", local, "remote", remote, "dstport", str(port))
@@ -61,7 +55,7 @@ def wait_up(sw, dev="up0"):
     wait_for(f"an egress by {dev}", lambda: f"tunnel_egress_iface={dev}," in status(sw) and "error" not in status(sw), 30)
 
 
-def filters(lab, sw, dev="up0"):
+def n_filters(lab, sw, dev="up0"):
     return lab.net.run(sw.netns, "tc", "filter", "show", "dev", dev, "ingress").count(f"pref {PRIORITY} bpf chain 0 handle")
 
 
@@ -86,7 +80,7 @@ def one_switch(lab, kind="vxlan", **options):
     return sw, pod, peer
 
 
-def answered(lab, pod, target="10.5.0.2"):
+def until_reply(lab, pod, target="10.5.0.2"):
     wait_for("an answer", lambda: lab.net.ping(pod, target, count=1, lossless=False) == 1, 30)
 
 
@@ -120,9 +114,9 @@ def two_switches(lab, kind, v6=False, **options):
         drops = sw.appctl("coverage/show")
         assert "tunnel_pop_error" not in drops and "tunnel_bad_csum" not in drops, drops
         # A tunnel is in use at both ends, and its device is released with it.
-        assert filters(lab, sw) == 1
+        assert n_filters(lab, sw) == 1
         sw.vsctl("del-port", "tun0")
-        wait_for("the device to be the host's", lambda: filters(lab, sw) == 0)
+        wait_for("the device to be the host's", lambda: n_filters(lab, sw) == 0)
         assert "up0: no tunnel uses this device any more" in sw.log()
         assert not re.search(r"port \d+: up0\b", sw.appctl("dpctl/show"))
 
@@ -186,8 +180,8 @@ def scenario_the_kernel_at_the_other_end(lab):
 
 @limit(240)
 def scenario_another_program_on_the_same_port(lab):
-    """A kernel's VXLAN device on this host, at the same UDP port with another remote address, and a program
-    that takes no packets of ours: both keep working."""
+    """VXLAN devices of the kernel on this host, at the same UDP port with other remote addresses, keep working
+    beside the switch's tunnel."""
     sw, pod, peer = one_switch(lab)
     other = lab.net.namespace("other")
     lab.net.veth(sw.netns, "up1", other, "up0")
@@ -200,10 +194,10 @@ def scenario_another_program_on_the_same_port(lab):
     kernel_vxlan(lab, sw.netns, "172.30.0.1", "172.30.0.2", "10.7.0.1/24", key=99, dev="vxo")
     kernel_vxlan(lab, other, "172.30.0.2", "172.30.0.1", "10.7.0.2/24", key=99, dev="vxo")
     for _ in range(2):
-        answered(lab, pod)
+        until_reply(lab, pod)
         lab.net.ping(pod, "10.5.0.2")
         for target in ("10.6.0.2", "10.7.0.2"):
-            answered(lab, sw.netns, target)
+            until_reply(lab, sw.netns, target)
             lab.net.ping(sw.netns, target)
     reach(lab, (pod, peer))
     drops = sw.appctl("coverage/show")
@@ -212,19 +206,20 @@ def scenario_another_program_on_the_same_port(lab):
 
 @limit(240)
 def scenario_routes_that_move(lab):
-    """The route leads to another device, to none, and back; a route that flaps opens and closes nothing."""
+    """The route leads to another device, to none, and back; a route that flaps opens and closes nothing. Replies
+    arrive by the device that has the address."""
     sw, pod, peer = one_switch(lab, local_ip="172.31.0.1")
-    answered(lab, pod)
+    until_reply(lab, pod)
     lab.net.veth(sw.netns, "up1", peer, "up1")
     lab.net.ip(sw.netns, "addr", "add", "172.29.0.1/24", "dev", "up1")
     lab.net.ip(peer, "addr", "add", "172.29.0.2/24", "dev", "up1")
     lab.net.ip(sw.netns, "route", "add", "172.31.0.2/32", "via", "172.29.0.2")
-    lab.net.ip(peer, "route", "add", "172.31.0.1/32", "via", "172.29.0.1")
     for ns in (sw.netns, peer):
         for dev in ("all", "up0", "up1"):
             lab.net.run(ns, "sh", "-c", f"echo 0 > /proc/sys/net/ipv4/conf/{dev}/rp_filter")
     wait_up(sw, "up1")
-    answered(lab, pod)
+    until_reply(lab, pod)
+    time.sleep(11)  # a device that nothing needs is given back after ten seconds
     lab.net.ping(pod, "10.5.0.2")
     sent = lambda dev: int(lab.net.run(sw.netns, "cat", f"/sys/class/net/{dev}/statistics/tx_packets"))
     before = sent("up1")
@@ -234,7 +229,7 @@ def scenario_routes_that_move(lab):
     for _ in range(20):
         lab.net.ip(sw.netns, "route", "del", "172.31.0.2/32")
         lab.net.ip(sw.netns, "route", "add", "172.31.0.2/32", "via", "172.29.0.2")
-    answered(lab, pod)
+    until_reply(lab, pod)
     lab.net.ping(pod, "10.5.0.2", count=5)
     assert sw.log().count("tunnels use this device") <= opened + 1, "flapping routes open devices"
     # No route at all, and back.
@@ -242,39 +237,38 @@ def scenario_routes_that_move(lab):
     lab.net.ip(sw.netns, "route", "del", "172.31.0.2/32", "via", "172.29.0.2", check=False)
     wait_for("no route", lambda: "no route to 172.31.0.2" in status(sw), 30)
     lab.net.ip(sw.netns, "route", "del", "unreachable", "172.31.0.2/32")
-    lab.net.ip(peer, "route", "del", "172.31.0.1/32")
     wait_up(sw, "up0")
-    answered(lab, pod)
+    until_reply(lab, pod)
     # The device that no route needs is the host's again after a while.
-    wait_for("up1 to be closed", lambda: filters(lab, sw, "up1") == 0, 40)
-    assert filters(lab, sw, "up0") == 1
+    wait_for("up1 to be closed", lambda: n_filters(lab, sw, "up1") == 0, 40)
+    assert n_filters(lab, sw, "up0") == 1
 
 
 @limit(240)
 def scenario_devices_and_neighbours_that_change(lab):
     """The next hop gets another Ethernet address, the device another name, and is deleted and made again."""
     sw, pod, peer = one_switch(lab)
-    answered(lab, pod)
+    until_reply(lab, pod)
     lab.net.ip(peer, "link", "set", "up0", "address", "02:00:00:00:00:0c")
     lab.net.ip(peer, "neigh", "flush", "dev", "up0")
-    answered(lab, pod)
+    until_reply(lab, pod)
     lab.net.ping(pod, "10.5.0.2")
     lab.net.ip(sw.netns, "link", "set", "up0", "address", "02:00:00:00:00:0d")
     lab.net.ip(peer, "neigh", "flush", "dev", "up0")
-    answered(lab, pod)
+    until_reply(lab, pod)
     lab.net.ping(pod, "10.5.0.2")
     lab.net.ip(sw.netns, "link", "set", "up0", "down")
     lab.net.ip(sw.netns, "link", "set", "up0", "name", "wan0")
     lab.net.ip(sw.netns, "link", "set", "wan0", "up")
     wait_up(sw, "wan0")
-    answered(lab, pod)
+    until_reply(lab, pod)
     lab.net.ip(sw.netns, "link", "del", "wan0")
     wait_for("no route", lambda: "tunnel_egress_error" in status(sw), 30)
     link(lab, sw.netns, peer)
     own(lab, sw.netns, 1)
     own(lab, peer, 2)
     wait_up(sw)
-    answered(lab, pod)
+    until_reply(lab, pod)
     lab.net.ping(pod, "10.5.0.2")
     assert sw.alive()
 
@@ -283,20 +277,20 @@ def scenario_devices_and_neighbours_that_change(lab):
 def scenario_the_device_becomes_a_port(lab):
     """A bridge takes the device, with the address, and gives it back."""
     sw, pod, _ = one_switch(lab)
-    answered(lab, pod)
+    until_reply(lab, pod)
     mac = lab.net.run(sw.netns, "cat", "/sys/class/net/up0/address").strip()
     lab.bridge(sw, "br-ex", f"other_config:hwaddr={mac}")
     lab.net.ip(sw.netns, "addr", "flush", "dev", "up0")
     sw.vsctl("add-port", "br-ex", "up0")
     lab.net.address(sw.netns, "br-ex", "172.31.0.1/24")
     wait_up(sw, "br-ex")
-    answered(lab, pod)
+    until_reply(lab, pod)
     lab.net.ping(pod, "10.5.0.2")
     lab.net.ping(sw.netns, "172.31.0.2")
     sw.vsctl("del-br", "br-ex")
     own(lab, sw.netns, 1)
     wait_up(sw)
-    answered(lab, pod)
+    until_reply(lab, pod)
     lab.net.ping(pod, "10.5.0.2")
     lab.net.ping(sw.netns, "172.31.0.2")
 
@@ -310,10 +304,10 @@ def outer(source, destination, port=4789):
 
 @limit(240)
 def scenario_the_host_is_silent_while_the_switch_is_down(lab):
-    """No ICMP error replies to a tunnel's packets when the switch ends, is killed and starts again; the next
+    """No ICMP error replies to a tunnel's packets when the switch ends, is killed and starts again. The next
     switch takes its filters over, or removes them."""
     sw, pod, peer = one_switch(lab)
-    answered(lab, pod)
+    until_reply(lab, pod)
     mac = lab.net.run(sw.netns, "cat", "/sys/class/net/up0/address").strip()
     theirs = lab.net.run(peer, "cat", "/sys/class/net/up0/address").strip()
     wire = lab.net.raw(peer, "up0")
@@ -332,26 +326,26 @@ def scenario_the_host_is_silent_while_the_switch_is_down(lab):
     assert not errors()
     for sig in (signal.SIGTERM, signal.SIGKILL):
         sw.stop_daemon(sig)
-        assert filters(lab, sw) == 1
+        assert n_filters(lab, sw) == 1
         assert not errors(), sig
         sw.start_daemon()
         wait_up(sw)
-        answered(lab, pod)
-        assert filters(lab, sw) == 1 and not errors(), sig
+        until_reply(lab, pod)
+        assert n_filters(lab, sw) == 1 and not errors(), sig
     # The tunnel goes while no switch runs.
     sw.stop_daemon(signal.SIGKILL)
     sw.vsctl("--no-wait", "del-port", "tun0")
     sw.start_daemon()
-    wait_for("the device to be the host's", lambda: filters(lab, sw) == 0, 30)
+    wait_for("the device to be the host's", lambda: n_filters(lab, sw) == 0, 30)
     assert errors()
     # The end with --cleanup gives the device back.
     tunnel(sw, "vxlan", "172.31.0.2")
     wait_up(sw)
-    answered(lab, pod)
+    until_reply(lab, pod)
     pid, sw.pid = sw.pid, None
     sw.appctl("exit", "--cleanup")
     wait_for("the switch to end", lambda: not os.path.exists(f"/proc/{pid}"))
-    assert filters(lab, sw) == 0
+    assert n_filters(lab, sw) == 0
 
 
 @limit(240)
@@ -367,10 +361,10 @@ def scenario_filters_of_others_stay(lab):
     tunnel(sw, "vxlan", "172.31.0.2")
     wait_up(sw)
     shown = lambda: lab.net.run(sw.netns, "tc", "filter", "show", "dev", "up0", "ingress")
-    wait_for("the filter", lambda: filters(lab, sw) == 1)
+    wait_for("the filter", lambda: n_filters(lab, sw) == 1)
     assert "pref 7 bpf" in shown(), shown()
     sw.vsctl("del-port", "tun0")
-    wait_for("the device to be the host's", lambda: filters(lab, sw) == 0)
+    wait_for("the device to be the host's", lambda: n_filters(lab, sw) == 0)
     assert "pref 7 bpf" in shown(), shown()
 
 
@@ -378,7 +372,7 @@ def scenario_filters_of_others_stay(lab):
 def scenario_mtu_of_the_path(lab):
     """The device's MTU and the route's are those of outer packets; longer ones are dropped by name."""
     sw, pod, peer = one_switch(lab)
-    answered(lab, pod)
+    until_reply(lab, pod)
     for ns in (sw.netns, peer):
         lab.net.ip(ns, "link", "set", "up0", "mtu", "1400")
     counted = lambda: int(sw.appctl("coverage/read-counter", "datapath_drop_tx_too_long") or 0)
@@ -391,33 +385,29 @@ def scenario_mtu_of_the_path(lab):
     lab.net.ping(pod, "10.5.0.2", size=1400 - 50 - 28, df=True)
     for ns, dev in ((pod, "eth0"), (peer, "vx0")):
         lab.net.ip(ns, "link", "set", dev, "mtu", "1350")
-    from test_tunnels import transfer
     transfer(lab, peer, pod, "10.5.0.2")
     transfer(lab, pod, peer, "10.5.0.1")
 
 
 @limit(240)
-def scenario_what_cannot_work_is_said(lab):
+def scenario_reasons_in_the_status(lab):
     """An own address, a loopback device, a device without Ethernet frames: one line each, and the switch goes
     on."""
     sw, pod, _ = one_switch(lab)
-    answered(lab, pod)
-    for number, (remote, why) in enumerate((("172.31.0.1", "172.31.0.1 is an address of this host"),
-                                            ("172.28.0.2", "its frames have no Ethernet header")), 1):
-        if number == 2:
-            if lab.net.ip(sw.netns, "tuntap", "add", "dev", "l3", "mode", "tun", check=False).strip():
-                raise Skip("no tun devices")
-            lab.net.address(sw.netns, "l3", "172.28.0.1/24")
-            lab.net.ip(sw.netns, "route", "replace", "172.28.0.0/24", "dev", "l3", check=False)
-        name = f"bad{number}"
+    until_reply(lab, pod)
+    lab.net.ip(sw.netns, "tuntap", "add", "dev", "l3", "mode", "tun")
+    lab.net.address(sw.netns, "l3", "172.28.0.1/24")
+    lab.net.ip(sw.netns, "route", "add", "172.27.0.0/16", "dev", "lo")
+    for remote, why in (("172.31.0.1", "172.31.0.1 is an address of this host"),
+                        ("172.28.0.2", "its frames have no Ethernet header"),
+                        ("172.27.0.2", "a loopback device cannot be a port")):
+        name = f"bad{remote.split('.')[1]}"
         sw.vsctl("add-port", "br-int", name, "--", "set", "interface", name, "type=vxlan", f"options:remote_ip={remote}", "options:key=9")
-        if number == 2:
-            wait_for("a reason", lambda: why in status(sw, name) or "no route" in status(sw, name), 30)
-        else:
-            wait_for("a reason", lambda: why in status(sw, name), 30)
-    lab.net.ping(pod, "10.5.0.2")
+        wait_for(f"a reason for {remote}", lambda: why in status(sw, name), 30)
     time.sleep(3)
-    assert sw.log().count("tunnels cannot use this device") <= 2, sw.log()
+    for dev in ("l3", "lo"):
+        assert sw.log().count(f"{dev}: tunnels cannot use this device") == 1, sw.log()
+    lab.net.ping(pod, "10.5.0.2")
 
 
 @limit(240)
@@ -431,8 +421,8 @@ def scenario_a_thousand_tunnels(lab):
         words += ["--", "add-port", "br-int", name, "--", "set", "interface", name, "type=geneve", f"options:remote_ip={remote}", "options:key=5"]
     sw.vsctl(*words[1:], timeout=200)
     wait_for("the last one", lambda: "tunnel_egress_iface=up0" in status(sw, "many999"), 60)
-    assert filters(lab, sw) == 1
-    answered(lab, pod)
+    assert n_filters(lab, sw) == 1
+    until_reply(lab, pod)
     lab.net.ping(pod, "10.5.0.2")
     mac = lab.net.run(sw.netns, "cat", "/sys/class/net/up0/address").strip()
     theirs = lab.net.run(peer, "cat", "/sys/class/net/up0/address").strip()
@@ -451,7 +441,7 @@ def scenario_a_thousand_tunnels(lab):
 
 
 @limit(240)
-def scenario_offload_says_why_not(lab):
+def scenario_offload_names_the_reason(lab):
     """With hw-offload, workers forward these tunnels, and `heddle offload --explain` names the reason."""
     sw = node(lab, 1)
     sw.vsctl("set", "open_vswitch", ".", "other_config:hw-offload=true")

@@ -6,8 +6,8 @@
 //!
 //! **Shape.** [`UnderlayPorts::apply`] looks up the routes of all tunnels, and opens a [`SystemPort`] for each
 //! device that they lead to. One [`OuterFilter`] has the packets of all tunnels, and each of these ports gets
-//! it. So a route that moves from one device to another changes no filter. A tunnel whose remote address
-//! flows choose may receive by every device that has an address, as in the kernel.
+//! it. So a route that moves from one device to another changes no filter. Packets may arrive by another device
+//! than by which packets leave: see [`devices`].
 //!
 //! **Rests.** A port that no route needs any more stays for [`REST`], so routes that flap open and close
 //! nothing. Without tunnels, and if a bridge wants the device, the port is closed at once.
@@ -294,30 +294,43 @@ fn open(name: &str, filter: &Arc<OuterFilter>, env: &Environment) -> Result<Open
     })
 }
 
-/// The devices by which outer packets of these tunnels leave, or may arrive.
+/// The devices by which outer packets of these tunnels leave, or may arrive. Packets to an address of a device
+/// arrive by that device. Packets to an address of the loopback device may arrive by any device.
 fn devices(configs: &[&TunnelConfig], routes: &Routes) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let mut any_family = BTreeSet::new();
+    let (mut found, mut by_any) = (BTreeSet::new(), BTreeSet::new());
+    let mut locals = BTreeSet::new();
     for config in configs {
-        match config.remote {
-            Some(dst) => {
-                let query = Query {
-                    mark: config.egress_pkt_mark.unwrap_or(0),
-                    dst,
-                    src: fixed_local(config),
-                };
-                found.extend(routes.devices(&query).iter().map(ToString::to_string));
-            }
-            None => any_family.extend(families(config)),
+        let Some(dst) = config.remote else {
+            by_any.extend(families(config));
+            continue;
+        };
+        let query = Query {
+            mark: config.egress_pkt_mark.unwrap_or(0),
+            dst,
+            src: fixed_local(config),
+        };
+        let ways = routes.devices(&query);
+        if !ways.is_empty() {
+            found.extend(ways.iter().map(ToString::to_string));
+            locals.extend(routes.lookup(&query).map(|route| route.source));
         }
     }
-    if !any_family.is_empty() {
-        let all = routes.addresses();
-        let reachable = all
-            .iter()
-            .filter(|a| a.scope == scope::UNIVERSE && any_family.contains(&a.addr.is_ipv6()));
-        found.extend(reachable.map(|a| a.device.to_string()));
+    let all = routes.addresses();
+    let loopbacks: BTreeSet<&str> = all
+        .iter()
+        .filter(|a| a.addr.is_loopback())
+        .map(|a| &*a.device)
+        .collect();
+    for own in all.iter().filter(|a| locals.contains(&a.addr)) {
+        match loopbacks.contains(&*own.device) {
+            true => _ = by_any.insert(own.addr.is_ipv6()),
+            false => _ = found.insert(own.device.to_string()),
+        }
     }
+    let reachable = all.iter().filter(|a| {
+        a.scope == scope::UNIVERSE && by_any.contains(&a.addr.is_ipv6()) && !loopbacks.contains(&*a.device)
+    });
+    found.extend(reachable.map(|a| a.device.to_string()));
     found
 }
 
@@ -401,7 +414,8 @@ mod tests {
         parse("t0", ty, &options.collect()).unwrap().0
     }
 
-    /// eth0 has 10.0.0.1/24 and fd00::1/64, eth1 has 10.1.0.1/24; 20.0.0.0/8 has next hops on both.
+    /// eth0 has 10.0.0.1/24 and fd00::1/64, eth1 has 10.1.0.1/24; 20.0.0.0/8 has next hops on both. The
+    /// loopback device has 10.9.9.1, too.
     fn routes() -> Routes {
         let routes = Routes::new(Box::new(|_| {}));
         let address = |device: &str, addr, len| Address::new(device.into(), ip(addr), len);
@@ -428,6 +442,7 @@ mod tests {
         routes.set_system(&System {
             addresses: vec![
                 lo,
+                address("lo", "10.9.9.1", 32),
                 address("eth0", "10.0.0.1", 24),
                 address("eth0", "fd00::1", 64),
                 address("eth1", "10.1.0.1", 24),
@@ -455,6 +470,12 @@ mod tests {
         assert_eq!(names(&[to("20.0.0.2")]), ["eth0", "eth1"]);
         assert!(names(&[to("30.0.0.2")]).is_empty(), "no route");
         assert_eq!(names(&[to("flow")]), ["eth0", "eth1"]);
+        let of_loopback = |remote| {
+            let options = [("remote_ip", remote), ("local_ip", "10.9.9.1")];
+            config(TunnelType::Geneve, &options)
+        };
+        assert_eq!(names(&[of_loopback("10.0.0.2")]), ["eth0", "eth1"]);
+        assert!(names(&[of_loopback("30.0.0.2")]).is_empty(), "no route");
         let v6 = config(
             TunnelType::Vxlan,
             &[("remote_ip", "flow"), ("local_ip", "fd00::1")],
@@ -493,7 +514,7 @@ mod tests {
                 group(true, 47, 0, None, Some(&["fd00::2"])),
             ]
         );
-        assert_eq!(found.locals, [ip("10.0.0.1"), ip("fd00::1")]);
+        assert_eq!(found.locals, [ip("10.0.0.1"), ip("10.9.9.1"), ip("fd00::1")]);
         assert_eq!(filter(&[], &routes(), |_| true), OuterFilter::default());
     }
 }
