@@ -152,17 +152,17 @@ fn packets_to_this_host_and_by_unknown_devices_are_dropped() {
 #[test]
 fn only_packets_of_tunnels_to_this_host_come_in() {
     let mut lab = lab();
-    let arrived = lab.from_eth0("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,tp_dst=4789");
+    let arrived = lab.from_eth0("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
     let [Action::TunnelPop(pop)] = &arrived.actions[..] else {
         panic!("{:?}", arrived.actions);
     };
     assert_eq!(pop.port, VXLAN.0);
     assert!(lab.is_right(&arrived));
     for other in [
-        "udp,nw_src=10.0.0.2,nw_dst=10.0.0.9,tp_dst=4789",
-        "udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,tp_dst=53",
-        "tcp,nw_src=10.0.0.2,nw_dst=10.0.0.1,tp_dst=4789",
-        "udp,dl_vlan=5,nw_src=10.0.0.2,nw_dst=10.0.0.1,tp_dst=4789",
+        "udp,nw_src=10.0.0.2,nw_dst=10.0.0.9,udp_dst=4789",
+        "udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=53",
+        "tcp,nw_src=10.0.0.2,nw_dst=10.0.0.1,tcp_dst=4789",
+        "udp,dl_vlan=5,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789",
         "arp",
     ] {
         let dropped = lab.from_eth0(other);
@@ -172,7 +172,7 @@ fn only_packets_of_tunnels_to_this_host_come_in() {
     let routes = &lab.pipeline.underlay().routes;
     routes.set_system(&System::default());
     assert!(!lab.is_right(&arrived));
-    let dropped = lab.from_eth0("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,tp_dst=4789");
+    let dropped = lab.from_eth0("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
     assert_eq!(dropped.actions, [Action::Drop(DropReason::NoTunnel)]);
     lab.underlay = UnderlayPorts::default();
     lab.publish();
