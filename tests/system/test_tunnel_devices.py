@@ -319,7 +319,7 @@ def scenario_the_host_is_silent_while_the_switch_is_down(lab):
         for _ in range(3):
             wire.send(frame)
         return receive(wire, is_error, 1) is not None
-    # Another sender's packets are the host's, which has nobody for them.
+    # Packets of another sender are the host's, and no program there has opened the port.
     lab.net.ip(sw.netns, "neigh", "replace", "172.31.0.9", "lladdr", theirs, "dev", "up0")
     assert errors(source="172.31.0.9"), "the host does not reply at all"
     assert errors(port=4790)
@@ -391,8 +391,8 @@ def scenario_mtu_of_the_path(lab):
 
 @limit(240)
 def scenario_reasons_in_the_status(lab):
-    """An own address, a loopback device, a device without Ethernet frames: one line each, and the switch goes
-    on."""
+    """An own address, a loopback device and a device without Ethernet frames have one line each. Other tunnels
+    continue to work."""
     sw, pod, _ = one_switch(lab)
     until_reply(lab, pod)
     lab.net.ip(sw.netns, "tuntap", "add", "dev", "l3", "mode", "tun")
