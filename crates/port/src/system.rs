@@ -16,7 +16,7 @@
 //! diverted packets, and the host's stack sees nothing. If that fails, the port has packet sockets and
 //! reports the failure.
 //!
-//! A port may take outer packets of tunnels only ([`SystemPort::takes_outer`]). Its device belongs to no bridge,
+//! A port may take outer packets of tunnels only ([`SystemPort::takes_outer`]). Its device is in no bridge,
 //! and all other packets are the host's. Such a port leaves the device's settings as they are.
 //!
 //! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets

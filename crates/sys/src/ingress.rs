@@ -2,8 +2,8 @@
 //! receives from the host's own stack, after packet sockets have had their copy.
 //!
 //! **Two filters.** [`Ingress::hold`] puts one after all others that this switch has: it takes every frame
-//! except frames of a VLAN. The kernel gives those to a VLAN device or drops them. At a device that belongs to
-//! the host, it takes outer packets of tunnels alone ([`Taken`]). [`Ingress::pass`] puts one before them. It
+//! except frames of a VLAN. The kernel gives those to a VLAN device or drops them. At a device that is the
+//! host's, it takes outer packets of tunnels alone ([`Taken`]). [`Ingress::pass`] puts one before them. It
 //! lets the frames of some VLANs through to their devices.
 //!
 //! **Classic BPF.** Neither needs a map, so both are classic programs, which the kernel takes with
@@ -16,7 +16,7 @@ use crate::cbpf::{
     AND, JEQ, LD_IMM, LD_W_ABS, LSH, OR_X, Op, RET, TAX, VLAN_TAG, VLAN_TAG_PRESENT, VLAN_TPID,
 };
 use crate::netlink::Requests;
-use crate::outer_filter::{OuterFilter, Verdicts};
+use crate::outer_filter::{OuterFilter, ReturnCodes};
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Nla};
 use netlink_packet_route::RouteNetlinkMessage::{
     self, DelQueueDiscipline, DelTrafficFilter, GetLink, GetQueueDiscipline, GetTrafficFilter, NewLink,
@@ -118,15 +118,15 @@ pub enum Taken<'a> {
 impl Taken<'_> {
     /// The program of a filter of `owner`.
     fn program(self, owner: u32) -> Vec<Op> {
-        let verdicts = Verdicts {
+        let codes = ReturnCodes {
             taken: TC_ACT_STOLEN,
             others: TC_ACT_UNSPEC,
         };
         match self {
             Self::All => hold_program(owner),
             Self::Outer(filter) => {
-                let exact = filter.program(owner, verdicts);
-                let program = exact.or_else(|| filter.coarse().program(owner, verdicts));
+                let exact = filter.program(owner, codes);
+                let program = exact.or_else(|| filter.coarse().program(owner, codes));
                 program.unwrap_or_else(|| vec![(LD_IMM, 0, 0, owner), (RET, 0, 0, TC_ACT_UNSPEC)])
             }
         }
@@ -473,7 +473,7 @@ mod tests {
             ours.release(index).unwrap();
             ours.release(index).unwrap();
             let after = shown();
-            // A filter for tunnels' packets in the place of the one for all, and back; a long one is found too.
+            // A filter for tunnels' packets in the place of the one for all, and back.
             let remotes = (0..1000_u32).map(|n| std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into());
             let group = crate::OuterGroup {
                 v6: false,

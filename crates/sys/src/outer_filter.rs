@@ -73,7 +73,7 @@ pub struct OuterFilter {
 
 /// A program's results.
 #[derive(Clone, Copy)]
-pub(crate) struct Verdicts {
+pub(crate) struct ReturnCodes {
     pub(crate) taken: u32,
     pub(crate) others: u32,
 }
@@ -89,7 +89,7 @@ impl OuterFilter {
     }
 
     /// The program, whose first instruction loads `owner`. `None`: it is too long.
-    pub(crate) fn program(&self, owner: u32, verdicts: Verdicts) -> Option<Vec<Op>> {
+    pub(crate) fn program(&self, owner: u32, codes: ReturnCodes) -> Option<Vec<Op>> {
         let mut a = Assembler::default();
         let (v4, v6, taken, others) = (a.label(), a.label(), a.label(), a.label());
         a.op(LD_IMM, owner);
@@ -109,9 +109,9 @@ impl OuterFilter {
             self.family(&mut a, is_v6, taken, others);
         }
         a.here(taken);
-        a.op(RET, verdicts.taken);
+        a.op(RET, codes.taken);
         a.here(others);
-        a.op(RET, verdicts.others);
+        a.op(RET, codes.others);
         a.finish()
     }
 

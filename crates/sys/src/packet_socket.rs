@@ -10,7 +10,7 @@
 #![allow(unsafe_code)] // structures of the kernel
 
 use crate::cbpf::{Op, RET};
-use crate::outer_filter::{OuterFilter, Verdicts};
+use crate::outer_filter::{OuterFilter, ReturnCodes};
 use crate::{aside, cvt, sock};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;
@@ -97,7 +97,7 @@ impl PacketSocket {
     /// # Errors
     /// `ENOMEM`; the errors of a kernel without socket filters.
     pub fn set_filter(&self, filter: &OuterFilter) -> io::Result<()> {
-        const WHOLE: Verdicts = Verdicts {
+        const WHOLE: ReturnCodes = ReturnCodes {
             taken: u32::MAX,
             others: 0,
         };

@@ -3,8 +3,8 @@
 //! **Output.** The route to the tunnel's remote address leads to a device, which may be the internal port of
 //! some bridge. From there the packet, with its outer headers, goes through that bridge's pipeline in the
 //! same translation. The translation emits the template of the headers, then the actions of that pipeline.
-//! That pipeline matches the outer headers. If the device is no port of a bridge ([`UnderlayPort`]), the packet
-//! leaves by it as it is.
+//! That pipeline matches the outer headers. If the device is no port of a bridge ([`UnderlayPort`]), the
+//! packet leaves by it as it is.
 //!
 //! **Input.** A packet that is output to a port of this host ends a tunnel if it is for the port's address,
 //! with the tunnel's protocol. It is looked up again, as received on the tunnel's port. So is a packet that
@@ -457,7 +457,7 @@ impl<'w> Ctx<'w> {
 }
 
 impl Pipeline {
-    /// The translation for a packet that came in by a device that is no port of a bridge: it comes out of a
+    /// The translation for a packet that came in by a device that is no port of a bridge. It comes out of a
     /// tunnel, or is dropped. The packet is for this host's Ethernet address.
     pub(super) fn receive_outer(&self, snapshot: &Snapshot, key: &FlowKey, out: &mut Translation) {
         let routes = &self.underlay.routes;

@@ -3,7 +3,7 @@
 //!
 //! * A classifier at the device's ingress ([`heddle_sys::ingress`]) takes them, after the packet sockets.
 //! * If the kernel has no such classifiers, or another program has the place, a rule of nftables does.
-//! * Of a device that is no port of a bridge, only outer packets of tunnels are kept ([`OuterFilter`]).
+//! * At a device in no bridge, only outer packets of tunnels are kept from it ([`OuterFilter`]).
 //! * If neither can be had, the log reports it once, and `Interface.status` shows it as long as it is true.
 //!
 //! A VLAN that has a device on top of the port's (`eth0.10`) belongs to that device, as in the kernel. The

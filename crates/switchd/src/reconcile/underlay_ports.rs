@@ -4,10 +4,10 @@
 //! tunnels there. The device stays the host's: the switch only sends outer packets by it, and takes those of
 //! its tunnels.
 //!
-//! **Shape.** [`UnderlayPorts::apply`] looks up the routes of all tunnels, and opens a [`SystemPort`] for each
-//! device that they lead to. One [`OuterFilter`] has the packets of all tunnels, and each of these ports gets
-//! it. So a route that moves from one device to another changes no filter. Packets may arrive by another device
-//! than by which packets leave: see [`devices`].
+//! **Shape.** [`UnderlayPorts::look`] looks up the routes of all tunnels. [`UnderlayPorts::apply`] opens a
+//! [`SystemPort`] for each device that they lead to. One [`OuterFilter`] has the packets of all tunnels, and
+//! each of these ports gets it. So a route that moves from one device to another changes no filter.
+//! Packets may arrive by another device than the one by which they leave: see [`devices`].
 //!
 //! **Rests.** A port that no route needs any more stays for [`REST`], so routes that flap open and close
 //! nothing. Without tunnels, and if a bridge wants the device, the port is closed at once.
@@ -294,8 +294,8 @@ fn open(name: &str, filter: &Arc<OuterFilter>, env: &Environment) -> Result<Open
     })
 }
 
-/// The devices by which outer packets of these tunnels leave, or may arrive. Packets to an address of a device
-/// arrive by that device. Packets to an address of the loopback device may arrive by any device.
+/// The devices by which outer packets of these tunnels leave, or may arrive. Packets to an address of a
+/// device arrive by that device. Packets to an address of the loopback device may arrive by any device.
 fn devices(configs: &[&TunnelConfig], routes: &Routes) -> BTreeSet<String> {
     let (mut found, mut by_any) = (BTreeSet::new(), BTreeSet::new());
     let mut locals = BTreeSet::new();

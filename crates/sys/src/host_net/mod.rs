@@ -274,7 +274,7 @@ impl HostNet {
         Ok(all)
     }
 
-    /// Has the kernel find the Ethernet address of a neighbour, or confirm it, as if a packet were sent to it.
+    /// Has the kernel find or confirm the Ethernet address of a neighbour, as if it sent a packet there.
     ///
     /// # Errors
     /// `ENODEV`; `PermissionDenied` without `CAP_NET_ADMIN`.

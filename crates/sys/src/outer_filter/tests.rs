@@ -131,12 +131,12 @@ fn run(program: &[Op], f: &Frame) -> u32 {
         };
         match step {
             Ok(value) => a = value,
-            Err(verdict) => return verdict,
+            Err(code) => return code,
         }
     }
 }
 
-const SOCKET: Verdicts = Verdicts { taken: 1, others: 0 };
+const SOCKET: ReturnCodes = ReturnCodes { taken: 1, others: 0 };
 
 fn v4(n: u8) -> IpAddr {
     // Some below and some above the middle of all addresses.

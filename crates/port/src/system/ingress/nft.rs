@@ -83,7 +83,7 @@ impl Nft {
         }
     }
 
-    /// Adds the chain of a device, or replaces its rules. With `outer` they drop outer packets of tunnels only.
+    /// Adds the chain of a device, or replaces its rules. With `outer` they drop packets of tunnels only.
     pub(super) fn hold(&self, device: &str, ifindex: u32, outer: Option<&OuterFilter>) -> Result<(), String> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
         if device.is_empty() || !device.chars().all(plain) {
