@@ -30,6 +30,7 @@ pub mod stats;
 pub mod trace;
 pub mod tunnels;
 pub mod underlay;
+pub mod underlay_port;
 mod versioned;
 pub mod xlate;
 

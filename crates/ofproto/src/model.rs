@@ -18,6 +18,7 @@ use crate::sampling::IpfixConfig;
 use crate::shared_map::SharedMap;
 use crate::stats::{LazyStats, Stats};
 use crate::tunnels::{Tunnel, TunnelMap};
+use crate::underlay_port::UnderlayPorts;
 use crate::versioned::Versioned;
 use heddle_classifier::Classifier;
 use heddle_datapath_api::{Generations, PortNo};
@@ -486,6 +487,8 @@ pub struct Snapshot {
     pub ct_timeouts: CtTimeouts,
     /// Tunnel ports by the packets that belong to them.
     pub tunnels: Arc<TunnelMap>,
+    /// Datapath ports of tunnels' outer packets that belong to no bridge.
+    pub underlay: Arc<UnderlayPorts>,
 }
 
 /// Names of timeout policies by connection tracking zone.

@@ -47,6 +47,8 @@ pub(crate) enum Part {
     Peer(PortNo, IpAddr),
     /// The packets to this host that come out of tunnels.
     TunnelEndpoints,
+    /// The datapath ports of tunnels' outer packets that belong to no bridge.
+    Underlay,
 }
 
 /// A hash of an address, without collisions between IPv4 addresses.
@@ -82,6 +84,7 @@ impl Part {
             Self::TunnelEndpoints => 7 << 60,
             // 8 is the kind of groups (`Group::slot`).
             Self::Tunnels(dp) => 9 << 60 | u64::from(dp.0),
+            Self::Underlay => 11 << 60,
             Self::Peer(dp, ip) => 10 << 60 ^ short(ip).rotate_left(16) ^ u64::from(dp.0),
         }
     }
@@ -132,6 +135,7 @@ impl Snapshot {
             by_dp_port,
             tunnels,
             ct_timeouts: self.ct_timeouts.clone(),
+            underlay: self.underlay.clone(),
         }
     }
 
@@ -206,11 +210,16 @@ impl Snapshot {
                 | Part::CtZones
                 | Part::Tunnels(_)
                 | Part::Peer(..)
-                | Part::TunnelEndpoints => {}
+                | Part::TunnelEndpoints
+                | Part::Underlay => {}
             }
         }
         if self.tunnels.endpoints() != before.tunnels.endpoints() {
             parts.insert(Part::TunnelEndpoints);
+        }
+        if self.underlay != before.underlay {
+            parts.insert(Part::Underlay);
+            inputs.extend(before.underlay.numbers().chain(self.underlay.numbers()));
         }
         if self.ct_timeouts != before.ct_timeouts {
             parts.insert(Part::CtZones);
@@ -364,7 +373,7 @@ mod tests {
 
     #[test]
     fn numbers_of_parts_are_distinct() {
-        let mut parts = vec![Part::CtZones, Part::TunnelEndpoints];
+        let mut parts = vec![Part::CtZones, Part::TunnelEndpoints, Part::Underlay];
         for n in [0, 1, 2, 3, 255, 65_279] {
             let dp = PortNo(n);
             parts.extend([Part::Input(dp), Part::Tunnels(dp)]);

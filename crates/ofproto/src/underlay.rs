@@ -62,7 +62,16 @@ impl Underlay {
             source,
             target,
         };
-        let outcome = self.neighbours.request(&bridge.name, &request, now_ms);
+        self.requested(self.neighbours.request(&bridge.name, &request, now_ms))
+    }
+
+    /// Does the same as [`Underlay::request`] for a neighbour on a device that is no port of a bridge: the
+    /// kernel sends the request.
+    pub fn request_from_kernel(&self, device: &str, target: IpAddr, now_ms: u64) -> bool {
+        self.requested(self.neighbours.request_from_kernel(device, target, now_ms))
+    }
+
+    fn requested(&self, outcome: RequestOutcome) -> bool {
         if outcome == RequestOutcome::New {
             self.deferred_work.ring();
         }

@@ -16,6 +16,9 @@
 //! diverted packets, and the host's stack sees nothing. If that fails, the port has packet sockets and
 //! reports the failure.
 //!
+//! A port may take outer packets of tunnels only ([`SystemPort::takes_outer`]). Its device is in no bridge,
+//! and all other packets are the host's. Such a port leaves the device's settings as they are.
+//!
 //! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets
 //! again; members of a fanout group cannot be, so with several queues the port reports that it is stale.
 
@@ -30,7 +33,7 @@ mod tests;
 mod tx;
 
 use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
-use heddle_sys::{LinkCtl, PacketSocket, QueueCounts, RxRing, TapQueue};
+use heddle_sys::{LinkCtl, OuterFilter, PacketSocket, QueueCounts, RxRing, TapQueue};
 pub use ingress::IngressFilters;
 use ingress::VlanSet;
 use parking_lot::Mutex;
@@ -97,6 +100,8 @@ struct Sockets {
     diverted: Option<u32>,
     /// Why the host's stack gets a copy, if it does.
     not_held: Option<String>,
+    /// The packets that the port takes; `None`: all.
+    outer: Option<Arc<OuterFilter>>,
 }
 
 impl SystemPort {
@@ -139,10 +144,33 @@ impl SystemPort {
         Self { filters, ..self }
     }
 
+    /// Takes outer packets of tunnels only; the host's stack gets all others.
+    #[must_use]
+    pub fn takes_outer(self, filter: Arc<OuterFilter>) -> Self {
+        self.state.lock().outer = Some(filter);
+        self
+    }
+
+    /// Takes outer packets of these tunnels from now on, in place of others.
+    ///
+    /// # Errors
+    /// The system refuses the filter.
+    pub fn set_outer(&self, filter: Arc<OuterFilter>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        for s in state.receivers.iter().filter_map(Weak::upgrade) {
+            s.set_filter(&filter)?;
+        }
+        state.outer = Some(filter);
+        if let Ok(index) = self.link.ifindex(&self.name) {
+            self.hold(&mut state, index);
+        }
+        Ok(())
+    }
+
     /// Keeps packets that the device receives from the host's stack, or returns why it cannot.
     fn hold(&self, state: &mut Sockets, index: u32) {
         let Some(filters) = &self.filters else { return };
-        let failed = filters.hold(&self.name, index).err();
+        let failed = filters.hold(&self.name, index, state.outer.as_ref()).err();
         if let Some(why) = failed.as_ref().filter(|why| state.not_held.as_ref() != Some(why)) {
             log::warn!(
                 target: "netdev_linux",
@@ -183,17 +211,22 @@ impl SystemPort {
         index: u32,
         group: Option<u16>,
         waits: bool,
+        outer: Option<&OuterFilter>,
     ) -> io::Result<(Arc<PacketSocket>, Option<RxRing>)> {
         let ready = self.ready.as_deref();
         let (s, ring) = ready.map_or_else(ready::make, Receivers::take)?;
         if waits {
             s.refuse()?;
+        } else if let Some(filter) = outer {
+            s.set_filter(filter)?;
         }
         let ring = ring
             .inspect_err(|e| log::info!(target: "netdev_linux", "{}: no receive ring ({e})", self.name))
             .ok();
         s.bind(index)?;
-        s.join_promiscuous(index)?;
+        if outer.is_none() {
+            s.join_promiscuous(index)?;
+        }
         if let Some(group) = group {
             s.join_fanout(group)?;
         }
@@ -241,6 +274,7 @@ impl SystemPort {
                 s.bind(index)
             };
             match done {
+                Ok(()) if state.outer.is_some() => {}
                 Ok(()) => drop(s.join_promiscuous(index)),
                 Err(_) => state.stale = true,
             }
@@ -274,12 +308,16 @@ impl Port for SystemPort {
         let group = (n > 1).then(next_group);
         let old: Vec<_> = state.receivers.iter().filter_map(Weak::upgrade).collect();
         let made: io::Result<Vec<_>> = (0..n)
-            .map(|_| self.receiver(index, group, !old.is_empty()))
+            .map(|_| self.receiver(index, group, !old.is_empty(), state.outer.as_deref()))
             .collect();
         let made = made.map_err(fail)?;
         if !old.is_empty() {
             old.iter().try_for_each(|s| s.refuse()).map_err(fail)?;
-            made.iter().try_for_each(|(s, _)| s.accept()).map_err(fail)?;
+            let accept = |s: &PacketSocket| match &state.outer {
+                Some(filter) => s.set_filter(filter),
+                None => s.accept(),
+            };
+            made.iter().try_for_each(|(s, _)| accept(s)).map_err(fail)?;
         }
         // Losses of the old sockets are read for the last time here.
         let lost = old.iter().filter_map(|s| s.take_drops().ok());

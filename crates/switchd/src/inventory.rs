@@ -29,8 +29,10 @@ pub struct Inventory {
     pub interfaces: BTreeMap<String, Item>,
     /// Limits of zones are the database's: no command changes them.
     pub zone_limits: bool,
-    /// Datapath ports that several interfaces share, by their names.
+    /// Datapath ports that are no interface's alone, by their names: tunnels share them.
     pub shared: BTreeMap<String, Item>,
+    /// Devices that tunnels use and that are in no bridge, by their names; why they cannot, if they cannot.
+    pub underlay: BTreeMap<String, Option<String>>,
 }
 
 /// One interface.

@@ -74,6 +74,10 @@ pub struct Switch {
     pub inventory: RwLock<Inventory>,
     /// The carrier of the kernel's devices.
     pub(crate) carriers: RwLock<HashMap<Arc<str>, bool>>,
+    /// The kernel's routes were read at least once.
+    pub(crate) kernel_read: AtomicBool,
+    /// Raised when the kernel's routes, addresses or rules have changed.
+    pub(crate) routes_changed: tokio::sync::Notify,
     /// Counts changes of the inventory.
     pub(crate) inventory_changes: AtomicU64,
     /// Settings of the database without effect.
@@ -142,6 +146,8 @@ impl Switch {
             tls,
             inventory: RwLock::default(),
             carriers: RwLock::default(),
+            kernel_read: false.into(),
+            routes_changed: tokio::sync::Notify::default(),
             inventory_changes: AtomicU64::default(),
             without_effect: Mutex::default(),
             ports_changed: Arc::default(),
@@ -210,6 +216,7 @@ impl Switch {
     fn run_deferred_work(&self) {
         while !self.stop.load(Relaxed) {
             self.ofproto.do_deferred_work();
+            self.probe_neighbours();
             self.ofproto.wait_for_deferred_work();
         }
     }

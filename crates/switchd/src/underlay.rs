@@ -110,6 +110,8 @@ impl Switch {
                 false => net.routes(&links)?,
             };
             underlay.routes.set_system(&system(routes));
+            self.kernel_read.store(true, Relaxed);
+            self.routes_changed.notify_one();
             // Flows of changed routes request their neighbours now, before a packet is lost for want of one.
             self.datapath.revalidate_soon();
         }
@@ -121,13 +123,41 @@ impl Switch {
         Ok(())
     }
 
-    /// Neighbours behind ports of bridges, by the bridge.
+    /// Has the kernel find the neighbours that workers miss on devices that are no ports of bridges.
+    pub(crate) fn probe_neighbours(&self) {
+        let requests = self
+            .ofproto
+            .pipeline()
+            .underlay()
+            .neighbours
+            .take_kernel_requests();
+        if requests.is_empty() {
+            return;
+        }
+        let net = HostNet::new();
+        for request in requests {
+            let probed = match &net {
+                Ok(net) => net.probe_neighbour(&request.device, request.target),
+                Err(error) => Err(error.kind().into()),
+            };
+            if let Err(error) = probed {
+                log::warn!(
+                    target: "tunnel", per_min = 5, burst = 5;
+                    "{}: the kernel does not request neighbour {} ({})",
+                    request.device, request.target, errno_text(&error)
+                );
+            }
+        }
+    }
+
+    /// Neighbours behind ports of bridges, by the bridge, and behind devices that tunnels use, by the device.
     fn kernel_neighbours(&self, net: &HostNet, links: &HostLinks) -> io::Result<SystemNeighbours> {
         let bridges: HashMap<String, String> = {
             let inventory = self.inventory.read();
             let all = inventory.interfaces.iter();
-            all.map(|(name, item)| (name.clone(), item.bridge.clone()))
-                .collect()
+            let ports = all.map(|(name, item)| (name.clone(), item.bridge.clone()));
+            let devices = inventory.underlay.keys().map(|name| (name.clone(), name.clone()));
+            devices.chain(ports).collect()
         };
         let known = net.neighbours(links, |device| bridges.contains_key(device))?;
         let by_bridge = known.into_iter().filter_map(|n| {

@@ -2,8 +2,9 @@
 //! receives from the host's own stack, after packet sockets have had their copy.
 //!
 //! **Two filters.** [`Ingress::hold`] puts one after all others that this switch has: it takes every frame
-//! except frames of a VLAN. The kernel gives those to a VLAN device or drops them. [`Ingress::pass`] puts one
-//! before them. It lets the frames of some VLANs through to their devices.
+//! except frames of a VLAN. The kernel gives those to a VLAN device or drops them. At a device that is the
+//! host's, it takes outer packets of tunnels alone ([`Taken`]). [`Ingress::pass`] puts one before them. It
+//! lets the frames of some VLANs through to their devices.
 //!
 //! **Classic BPF.** Neither needs a map, so both are classic programs, which the kernel takes with
 //! `CAP_NET_ADMIN` alone: also where bpf(2) is forbidden.
@@ -11,7 +12,11 @@
 //! **Owner.** The first instruction loads the owner's number, which a dump shows. The filter has one
 //! place at a device: an owner that comes later replaces it.
 
+use crate::cbpf::{
+    AND, JEQ, LD_IMM, LD_W_ABS, LSH, OR_X, Op, RET, TAX, VLAN_TAG, VLAN_TAG_PRESENT, VLAN_TPID,
+};
 use crate::netlink::Requests;
+use crate::outer_filter::{OuterFilter, ReturnCodes};
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, Nla};
 use netlink_packet_route::RouteNetlinkMessage::{
     self, DelQueueDiscipline, DelTrafficFilter, GetLink, GetQueueDiscipline, GetTrafficFilter, NewLink,
@@ -49,18 +54,6 @@ const TC_ACT_OK: u32 = 0;
 const TC_ACT_STOLEN: u32 = 4;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 
-/// Codes of classic BPF (linux/filter.h), and where it finds a frame's outer tag.
-const LD_IMM: u16 = 0x00;
-const LD_W_ABS: u16 = 0x20;
-const AND: u16 = 0x54;
-const OR_X: u16 = 0x4c;
-const LSH: u16 = 0x64;
-const TAX: u16 = 0x07;
-const JEQ: u16 = 0x15;
-const RET: u16 = 0x06;
-const VLAN_TAG: u32 = 0xffff_f000 + 44;
-const VLAN_TAG_PRESENT: u32 = 0xffff_f000 + 48;
-const VLAN_TPID: u32 = 0xffff_f000 + 60;
 const VID_MASK: u32 = 0xfff;
 
 /// A VLAN as a tag names it.
@@ -113,8 +106,32 @@ pub struct Ingress {
     owner: u32,
 }
 
-/// An instruction: code, jumps if true and if not, value.
-type Op = (u16, u8, u8, u32);
+/// The packets that a filter keeps from the host's stack.
+#[derive(Clone, Copy, Debug)]
+pub enum Taken<'a> {
+    /// All frames without a VLAN id.
+    All,
+    /// Outer packets of tunnels.
+    Outer(&'a OuterFilter),
+}
+
+impl Taken<'_> {
+    /// The program of a filter of `owner`.
+    fn program(self, owner: u32) -> Vec<Op> {
+        let codes = ReturnCodes {
+            taken: TC_ACT_STOLEN,
+            others: TC_ACT_UNSPEC,
+        };
+        match self {
+            Self::All => hold_program(owner),
+            Self::Outer(filter) => {
+                let exact = filter.program(owner, codes);
+                let program = exact.or_else(|| filter.coarse().program(owner, codes));
+                program.unwrap_or_else(|| vec![(LD_IMM, 0, 0, owner), (RET, 0, 0, TC_ACT_UNSPEC)])
+            }
+        }
+    }
+}
 
 /// Takes all frames without a VLAN id.
 fn hold_program(owner: u32) -> Vec<Op> {
@@ -162,8 +179,8 @@ fn bytes(ops: &[Op]) -> Vec<u8> {
     ops.iter().flat_map(one).collect()
 }
 
-/// The number that a filter's first instruction loads.
-fn owner_of(message: &TcMessage) -> Option<u32> {
+/// The owner that a filter's first instruction loads, and the filter's program as bytes.
+fn owner_of(message: &TcMessage) -> Option<(u32, Vec<u8>)> {
     let options = message.attributes.iter().find_map(|a| match a {
         TcAttribute::Options(options) => Some(options),
         _ => None,
@@ -175,8 +192,8 @@ fn owner_of(message: &TcMessage) -> Option<u32> {
     let mut value = vec![0; ops.value_len()];
     ops.emit_value(&mut value);
     let (code, rest) = value.split_first_chunk::<2>()?;
-    let k = rest.get(2..6)?.first_chunk::<4>()?;
-    (u16::from_ne_bytes(*code) == LD_IMM).then_some(u32::from_ne_bytes(*k))
+    let k = u32::from_ne_bytes(*rest.get(2..6)?.first_chunk::<4>()?);
+    (u16::from_ne_bytes(*code) == LD_IMM).then_some((k, value))
 }
 
 fn message(ifindex: u32, handle: TcHandle, parent: TcHandle) -> TcMessage {
@@ -261,27 +278,36 @@ impl Ingress {
 
     /// The owner of the device's filter: `None` if there is none, or if it is no filter of [`Ingress::hold`].
     pub fn holder(&self, ifindex: u32) -> Option<u32> {
+        self.held_by(ifindex).map(|(owner, _)| owner)
+    }
+
+    /// The owner and the program of the device's filter.
+    fn held_by(&self, ifindex: u32) -> Option<(u32, Vec<u8>)> {
         let mut holder = None;
+        // A dump has room for a long program, and the reply to a request for one filter has not.
         let request = GetTrafficFilter(filter(ifindex, HOLD_PRIORITY));
-        let asked = self.requests.ask(request, NLM_F_ACK, |answer| {
-            if let NewTrafficFilter(m) = answer {
-                holder = owner_of(&m);
+        let asked = self.requests.ask(request, NLM_F_DUMP, |answer| {
+            if let NewTrafficFilter(m) = answer
+                && m.header.info >> 16 == u32::from(HOLD_PRIORITY)
+                && u32::try_from(m.header.index) == Ok(ifindex)
+            {
+                holder = owner_of(&m).or(holder.take());
             }
         });
         asked.ok().and(holder)
     }
 
     /// Keeps packets that the device receives from the host's stack, also when this process has ended; packet
-    /// sockets get them. This owner's filter is kept if it is there; another owner's is replaced.
+    /// sockets get them. The same filter of this owner is kept if it is there; any other one is replaced.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_ADMIN`, `NotFound` of a kernel without such classifiers, `EINVAL`
     /// where another filter has the place, `ENODEV`.
-    pub fn hold(&self, ifindex: u32) -> io::Result<()> {
-        let ops = hold_program(self.owner);
+    pub fn hold(&self, ifindex: u32, taken: Taken<'_>) -> io::Result<()> {
+        let ops = taken.program(self.owner);
         match self.put(ifindex, HOLD_PRIORITY, &ops, NLM_F_EXCL) {
-            Err(e) if is(&e, rustix::io::Errno::EXIST) => match self.holder(ifindex) {
-                Some(owner) if owner == self.owner => Ok(()),
+            Err(e) if is(&e, rustix::io::Errno::EXIST) => match self.held_by(ifindex) {
+                Some((_, there)) if there == bytes(&ops) => Ok(()),
                 _ => self.put(ifindex, HOLD_PRIORITY, &ops, 0),
             },
             done => done,
@@ -292,8 +318,8 @@ impl Ingress {
     ///
     /// # Errors
     /// The errors of [`Ingress::hold`].
-    pub fn hold_again(&self, ifindex: u32) -> io::Result<bool> {
-        match self.put(ifindex, HOLD_PRIORITY, &hold_program(self.owner), NLM_F_EXCL) {
+    pub fn hold_again(&self, ifindex: u32, taken: Taken<'_>) -> io::Result<bool> {
+        match self.put(ifindex, HOLD_PRIORITY, &taken.program(self.owner), NLM_F_EXCL) {
             Err(e) if is(&e, rustix::io::Errno::EXIST) => Ok(false),
             done => done.map(|()| true),
         }
@@ -422,13 +448,13 @@ mod tests {
             run("ip link add h0 type veth peer name h1");
             let index = crate::LinkCtl::new().ok()?.ifindex("h0").ok()?;
             let ours = Ingress::new(7).unwrap();
-            if ours.hold(index).is_err() {
+            if ours.hold(index, Taken::All).is_err() {
                 return None;
             }
             let shown = || run("tc filter show dev h0 ingress | grep -o 'pref.*handle.*'");
             let held = shown();
-            ours.hold(index).unwrap();
-            assert!(!ours.hold_again(index).unwrap());
+            ours.hold(index, Taken::All).unwrap();
+            assert!(!ours.hold_again(index, Taken::All).unwrap());
             let ours_is = |ours| vec![HeldDevice { ifindex: index, ours }];
             assert_eq!((shown(), ours.held().unwrap()), (held.clone(), ours_is(true)));
             let vlan = |tpid, vid| Vlan { tpid, vid };
@@ -437,23 +463,49 @@ mod tests {
             let passing = shown();
             // Another owner takes it over; the first one's release takes nothing from it.
             let theirs = Ingress::new(8).unwrap();
-            theirs.hold(index).unwrap();
+            theirs.hold(index, Taken::All).unwrap();
             ours.release(index).unwrap();
             assert_eq!(
                 (ours.held().unwrap(), theirs.held().unwrap()),
                 (ours_is(false), ours_is(true))
             );
-            ours.hold(index).unwrap();
+            ours.hold(index, Taken::All).unwrap();
             ours.release(index).unwrap();
             ours.release(index).unwrap();
             let after = shown();
+            // A filter for tunnels' packets in the place of the one for all, and back.
+            let remotes = (0..1000_u32).map(|n| std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into());
+            let group = crate::OuterGroup {
+                v6: false,
+                protocol: 17,
+                port: 6081,
+                local: None,
+                remotes: Some(remotes.collect()),
+            };
+            let outer = OuterFilter {
+                groups: vec![group],
+                locals: vec![[10, 1, 0, 1].into()],
+            };
+            let programs: Vec<Vec<u8>> = [Taken::Outer(&outer), Taken::All, Taken::Outer(&outer)]
+                .into_iter()
+                .map(|taken| {
+                    ours.hold(index, taken).unwrap();
+                    assert_eq!(ours.held().unwrap(), ours_is(true));
+                    let (owner, program) = ours.held_by(index).unwrap();
+                    assert_eq!((owner, &program), (7, &bytes(&taken.program(7))));
+                    program
+                })
+                .collect();
+            assert_eq!(programs[0], programs[2]);
+            assert!(programs[0].len() > 8000 && programs[1].len() == 64);
+            ours.release(index).unwrap();
             // Another program removes the qdisc, or puts a filter of another protocol at the place.
-            ours.hold(index).unwrap();
+            ours.hold(index, Taken::All).unwrap();
             run("tc qdisc del dev h0 clsact");
-            assert!(ours.hold_again(index).unwrap());
+            assert!(ours.hold_again(index, Taken::All).unwrap());
             ours.release(index).unwrap();
             run("tc filter add dev h0 ingress protocol ip prio 18501 bpf da bytecode '1,6 0 0 4,'");
-            let taken = ours.hold(index).is_err();
+            let taken = ours.hold(index, Taken::All).is_err();
             Some((held, passing, after, taken))
         });
         let Some((held, passing, after, taken)) = done.join().unwrap() else {

@@ -9,6 +9,8 @@
 
 #![allow(unsafe_code)] // structures of the kernel
 
+use crate::cbpf::{Op, RET};
+use crate::outer_filter::{OuterFilter, ReturnCodes};
 use crate::{aside, cvt, sock};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use std::io;
@@ -81,19 +83,46 @@ impl PacketSocket {
         addr.sll_ifindex = i32::try_from(ifindex).unwrap_or(-1);
         sock::bind(self.as_fd(), &addr)
     }
+    /// Takes nothing in until a later call.
+    ///
+    /// # Errors
     /// `ENOMEM`; the errors of a kernel without socket filters.
     pub fn refuse(&self) -> io::Result<()> {
-        // One instruction of a classic filter: return 0 bytes of the packet.
-        let mut nothing = libc::sock_filter {
-            code: libc::BPF_RET as u16 | libc::BPF_K as u16,
-            jt: 0,
-            jf: 0,
-            k: 0,
+        // One instruction: return 0 bytes of the packet.
+        self.attach(&[(RET, 0, 0, 0)])
+    }
+    /// Takes in outer packets of tunnels only. If the kernel has no room for a long filter, packets from any
+    /// source address are taken.
+    ///
+    /// # Errors
+    /// `ENOMEM`; the errors of a kernel without socket filters.
+    pub fn set_filter(&self, filter: &OuterFilter) -> io::Result<()> {
+        const WHOLE: ReturnCodes = ReturnCodes {
+            taken: u32::MAX,
+            others: 0,
         };
+        if let Some(program) = filter.program(0, WHOLE)
+            && self.attach(&program).is_ok()
+        {
+            return Ok(());
+        }
+        let program = filter.coarse().program(0, WHOLE);
+        self.attach(&program.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?)
+    }
+    /// Attaches a filter in place of the one before.
+    fn attach(&self, program: &[Op]) -> io::Result<()> {
+        let op = |(code, jt, jf, k): &Op| libc::sock_filter {
+            code: *code,
+            jt: *jt,
+            jf: *jf,
+            k: *k,
+        };
+        let mut ops: Vec<_> = program.iter().map(op).collect();
         let program = libc::sock_fprog {
-            len: 1,
-            filter: &raw mut nothing,
+            len: u16::try_from(ops.len()).unwrap_or(u16::MAX),
+            filter: ops.as_mut_ptr(),
         };
+        // The kernel copies the instructions during the call.
         sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
     }
     /// Takes packets in again.

@@ -357,8 +357,14 @@ impl State {
     /// The bytes of a flow with this rule, counters and slot.
     fn encode(&self, rule: &Rule, count: u32, slot: u32) -> Result<layout::FlowBytes, Why> {
         let mut mtu = u32::MAX;
+        let missing = match rule.outer {
+            Some(_) => {
+                Why::Tunnel("leaves by a device in no bridge, or by another one that is not the back end's")
+            }
+            None => Why::OutPort,
+        };
         for no in rule.outputs() {
-            let way = self.ways.get(&no.0).ok_or(Why::OutPort)?;
+            let way = self.ways.get(&no.0).ok_or(missing)?;
             mtu = mtu.min(if way.mtu == 0 { u32::MAX } else { way.mtu });
         }
         if let Some(push) = &rule.outer {

@@ -10,6 +10,7 @@ use crate::mac::MacTable;
 use crate::model::{CtTimeouts, Snapshot};
 use crate::monitor::Monitor;
 use crate::sampling::{IpfixConfig, Sampling};
+use crate::underlay_port::UnderlayPorts;
 use heddle_openflow::Port as OfPort;
 use heddle_sync::Clock;
 use parking_lot::Mutex;
@@ -186,6 +187,18 @@ impl Ofproto {
         if snapshot.ct_timeouts != timeouts {
             self.pipeline().publish(Snapshot {
                 ct_timeouts: timeouts,
+                ..Snapshot::clone(&snapshot)
+            });
+        }
+    }
+
+    /// Replaces the datapath ports of tunnels' outer packets that belong to no bridge.
+    pub fn set_underlay_ports(&self, ports: UnderlayPorts) {
+        let _publishing = self.publishing.lock();
+        let snapshot = self.pipeline().snapshot();
+        if *snapshot.underlay != ports {
+            self.pipeline().publish(Snapshot {
+                underlay: Arc::new(ports),
                 ..Snapshot::clone(&snapshot)
             });
         }

@@ -191,6 +191,10 @@ fn flow_of_datapath<'w>(
             let (bridge, port) = found
                 .and_then(|(b, p)| Some((snapshot.bridges.get(&b)?, p)))
                 .ok_or_else(|| match is_tunnelled {
+                    false if snapshot.underlay.has(PortNo(key.in_port)) => format!(
+                        "datapath port {} is in no bridge: its packets come out of tunnels, and are traced there",
+                        key.in_port
+                    ),
                     true => "no OpenFlow tunnel port for this packet".to_owned(),
                     false => format!("no OpenFlow port for datapath port {}", key.in_port),
                 })?;

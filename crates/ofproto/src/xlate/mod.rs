@@ -244,6 +244,13 @@ impl Pipeline {
             Some((bridge, in_port, None))
         });
         let Some((bridge, in_port, from)) = known else {
+            if peer.is_none() && request.key.recirc_id == 0 && snapshot.underlay.has(port) {
+                self.receive_outer(snapshot, request.key, out);
+                if self.exact.load(Relaxed) {
+                    out.mask.add(&mask::exact(request.key));
+                }
+                return;
+            }
             // Logged for packets only: the revalidator also translates entries of tunnels that are gone.
             if peer.is_some() && request.purpose == Purpose::Miss {
                 log::UNKNOWN_TUNNEL.log_to("tunnel", ::log::Level::Warn, request.now_ms, || {

@@ -1,12 +1,14 @@
 //! Tunnels whose headers this switch writes and removes itself.
 //!
-//! **Output.** The route to the tunnel's remote address leads to a device, which is usually the internal port
-//! of some bridge. From there the packet, with its outer headers, goes through that bridge's pipeline in the
+//! **Output.** The route to the tunnel's remote address leads to a device, which may be the internal port of
+//! some bridge. From there the packet, with its outer headers, goes through that bridge's pipeline in the
 //! same translation. The translation emits the template of the headers, then the actions of that pipeline.
-//! That pipeline matches the outer headers.
+//! That pipeline matches the outer headers. If the device is no port of a bridge ([`UnderlayPort`]), the
+//! packet leaves by it as it is.
 //!
 //! **Input.** A packet that is output to a port of this host ends a tunnel if it is for the port's address,
-//! with the tunnel's protocol. It is looked up again, as received on the tunnel's port.
+//! with the tunnel's protocol. It is looked up again, as received on the tunnel's port. So is a packet that
+//! comes in by a device that is no port of a bridge ([`Pipeline::receive_outer`]).
 //!
 //! **Dependencies.** A translation depends on the route, the neighbour, the addresses of this host, and the
 //! tunnels that end here ([`Part::TunnelEndpoints`]).
@@ -15,13 +17,15 @@ use super::ctx::{Ctx, key_port};
 use super::recirc::{Frozen, Left};
 use super::report::Kind;
 use super::tunnel::fields;
-use crate::model::{Binding, BridgeView, PortView};
+use super::{Pipeline, mask};
+use crate::model::{Binding, BridgeView, PortView, Snapshot};
 use crate::parts::Part;
-use crate::tunnels::{Tunnel, address};
+use crate::tunnels::{LocalEndpoint, Tunnel, address};
 use crate::underlay::Underlay;
-use heddle_datapath_api::{Action as DpAction, Credit, DropReason, PortNo, Wait};
+use crate::underlay_port::UnderlayPort;
+use heddle_datapath_api::{Action as DpAction, Credit, DropReason, PortNo, Translation, Wait};
 use heddle_flow::key::{frag, tun_flag};
-use heddle_flow::{FlowKey, packet_type};
+use heddle_flow::{FlowKey, FlowMask, packet_type};
 use heddle_openflow::{Action, Port};
 use heddle_tunnel::config::Key;
 use heddle_tunnel::neigh::NeighEntry;
@@ -57,14 +61,50 @@ impl Credit for Longer {
     }
 }
 
+/// The port that a route leads to.
+#[derive(Clone, Copy)]
+enum Egress<'w> {
+    /// A port of a bridge, and its datapath port.
+    Bridge(&'w BridgeView, &'w PortView, PortNo),
+    /// A device that is no port of a bridge.
+    Device(&'w UnderlayPort),
+}
+
 /// The route to a tunnel's remote address, and the port that it leads to.
 struct NextHop<'w> {
-    bridge: &'w BridgeView,
-    port: &'w PortView,
-    dp: PortNo,
+    egress: Egress<'w>,
     route: Route,
     /// Address of the next hop.
     next: IpAddr,
+}
+
+impl<'w> NextHop<'w> {
+    /// The bridge or device by whose name the neighbour is known.
+    fn link(&self) -> &'w str {
+        match self.egress {
+            Egress::Bridge(bridge, ..) => &bridge.name,
+            Egress::Device(port) => &port.device,
+        }
+    }
+    fn mac(&self) -> [u8; 6] {
+        match self.egress {
+            Egress::Bridge(_, port, _) => port.mac,
+            Egress::Device(port) => port.mac,
+        }
+    }
+    fn dp(&self) -> PortNo {
+        match self.egress {
+            Egress::Bridge(.., dp) => dp,
+            Egress::Device(port) => port.no,
+        }
+    }
+    /// Longest packet, with its IP header, bytes.
+    fn mtu(&self) -> u32 {
+        self.route.mtu_bytes.unwrap_or(match self.egress {
+            Egress::Bridge(_, port, _) => port.mtu,
+            Egress::Device(port) => port.mtu,
+        })
+    }
 }
 
 impl<'w> Ctx<'w> {
@@ -90,7 +130,7 @@ impl<'w> Ctx<'w> {
             .pipeline
             .underlay
             .neighbours
-            .thing(&hop.bridge.name, hop.next);
+            .thing(hop.link(), hop.next);
         let slot = Underlay::slot(thing);
         // The generation from before the neighbour was looked up.
         let Some(dep) = self.out.deps.iter().find(|d| d.slot == slot).copied() else {
@@ -142,7 +182,7 @@ impl<'w> Ctx<'w> {
         let at = self.out.actions.len();
         let text = |mac: [u8; 6]| mac.map(|b| format!("{b:02x}")).join(":");
         self.trace.report(Kind::Detail, || {
-            let (from, to) = (text(hop.port.mac), text(mac));
+            let (from, to) = (text(hop.mac()), text(mac));
             format!("tunneling from {from} {} to {to} {}", hop.route.source, hop.next)
         });
         let outer = self.outer(tunnel, hop, mac);
@@ -159,7 +199,10 @@ impl<'w> Ctx<'w> {
         let by_bytes = push.header.len() as u64;
         self.out.emit(DpAction::TunnelPush(Arc::new(push)));
         let n_credits = self.out.credits.len();
-        self.patch_output(from, hop.bridge.id, hop.port.no, last);
+        match hop.egress {
+            Egress::Bridge(bridge, port, _) => self.patch_output(from, bridge.id, port.no, last),
+            Egress::Device(port) => self.out.emit(DpAction::Output(port.no)),
+        }
         for i in n_credits..self.out.credits.len() {
             if let Some(who) = self.out.credits.get(i).cloned() {
                 self.out.credits.put(i, Arc::new(Longer { who, by_bytes }));
@@ -197,15 +240,9 @@ impl<'w> Ctx<'w> {
         let routes = &self.input.pipeline.underlay.routes;
         self.out.depend(Underlay::slot(routes.thing(&q)));
         let hop = routes.lookup(&q).and_then(|route| {
-            let (bridge, port, dp) = self.device(&route.device)?;
+            let egress = self.egress(&route)?;
             let next = route.gateway.unwrap_or(dst);
-            Some(NextHop {
-                bridge,
-                port,
-                dp,
-                route,
-                next,
-            })
+            Some(NextHop { egress, route, next })
         });
         let Some(hop) = hop else {
             self.trace.warn("native tunnel routing failed");
@@ -218,15 +255,20 @@ impl<'w> Ctx<'w> {
         Some(hop)
     }
 
-    /// The port of a device: a bridge's internal port, or else any other port of the datapath.
-    fn device(&mut self, name: &str) -> Option<(&'w BridgeView, &'w PortView, PortNo)> {
-        let snapshot = self.input.snapshot;
+    /// The port of a route's device: a bridge's internal port, or any other port of the datapath.
+    fn egress(&mut self, route: &Route) -> Option<Egress<'w>> {
+        let (name, snapshot) = (&*route.device, self.input.snapshot);
+        self.out.depend_on(Part::Underlay);
+        if let Some(port) = snapshot.underlay.of_device(name) {
+            // No device receives what this host sends to itself.
+            return (!route.local).then_some(Egress::Device(port));
+        }
         let own = snapshot.bridges.values().find(|b| b.name == name);
         if let Some(bridge) = own {
             self.other_bridge(bridge.id);
             let port = self.port_of(bridge, Port::LOCAL)?;
             if let Binding::Datapath(no) = port.binding {
-                return Some((bridge, port, no));
+                return Some(Egress::Bridge(bridge, port, no));
             }
         }
         // A change of any port of any bridge may give the device another port.
@@ -234,7 +276,7 @@ impl<'w> Ctx<'w> {
         snapshot.bridges.values().find_map(|bridge| {
             let port = bridge.ports.values().find(|p| p.name == name)?;
             match port.binding {
-                Binding::Datapath(no) => Some((&**bridge, &**port, no)),
+                Binding::Datapath(no) => Some(Egress::Bridge(bridge, port, no)),
                 _ => None,
             }
         })
@@ -242,15 +284,15 @@ impl<'w> Ctx<'w> {
 
     /// The Ethernet address of the next hop, or whether it was requested.
     fn next_mac(&mut self, hop: &NextHop<'_>) -> Result<[u8; 6], bool> {
-        let (bridge, next) = (&hop.bridge.name, hop.next);
+        let (link, next) = (hop.link(), hop.next);
         let neighbours = &self.input.pipeline.underlay.neighbours;
-        self.out.depend(Underlay::slot(neighbours.thing(bridge, next)));
-        if let Some(entry) = neighbours.find(bridge, next, self.input.now_ms) {
+        self.out.depend(Underlay::slot(neighbours.thing(link, next)));
+        if let Some(entry) = neighbours.find(link, next, self.input.now_ms) {
             let mac = entry.mac;
             self.out.credits.push(Arc::new(Used(entry)));
             return Ok(mac);
         }
-        if let Some(known) = neighbours.system(bridge, next) {
+        if let Some(known) = neighbours.system(link, next) {
             if known.in_doubt {
                 self.request_neighbour(hop);
             }
@@ -258,7 +300,7 @@ impl<'w> Ctx<'w> {
         }
         self.trace.report(Kind::Detail, || {
             let request = if next.is_ipv4() { "ARP" } else { "ND" };
-            format!("neighbor cache miss for {next} on bridge {bridge}, sending {request} request")
+            format!("neighbor cache miss for {next} on bridge {link}, sending {request} request")
         });
         self.out.drop_hint.get_or_insert(DropReason::TunnelNeighbour);
         Err(self.request_neighbour(hop))
@@ -270,12 +312,13 @@ impl<'w> Ctx<'w> {
         // appeared just now, and the next packet should not be lost. A trace without a packet makes none.
         // Without a request, the translation is not cached, so that the next packet makes it.
         let requested = (self.input.learn || !self.trace.is_on()) && {
-            let source = hop.route.source;
-            let port = hop.port.no;
-            self.input
-                .pipeline
-                .underlay
-                .request(hop.bridge, port, source, hop.next, self.input.now_ms)
+            let (underlay, now_ms) = (&self.input.pipeline.underlay, self.input.now_ms);
+            match hop.egress {
+                Egress::Bridge(bridge, port, _) => {
+                    underlay.request(bridge, port.no, hop.route.source, hop.next, now_ms)
+                }
+                Egress::Device(port) => underlay.request_from_kernel(&port.device, hop.next, now_ms),
+            }
         };
         self.out.uncacheable |= !requested;
         requested
@@ -286,9 +329,8 @@ impl<'w> Ctx<'w> {
         let f = &self.flow;
         let dst = address(f.tun_dst, f.tun_ipv6_dst);
         let flag = |bit: u16| f.tun_flags & bit != 0;
-        let mtu = hop.route.mtu_bytes.unwrap_or(hop.port.mtu);
         Some(Outer {
-            eth_src: hop.port.mac,
+            eth_src: hop.mac(),
             eth_dst: mac,
             src: hop.route.source,
             dst,
@@ -301,8 +343,8 @@ impl<'w> Ctx<'w> {
             source_ports: self.input.pipeline.underlay.source_ports(),
             encap: self.encapsulation(&tunnel.config)?,
             tunnel_port: tunnel.dp.0,
-            out_port: hop.dp.0,
-            mtu,
+            out_port: hop.dp().0,
+            mtu: hop.mtu(),
             numbers: tunnel.numbers.clone(),
         })
     }
@@ -405,38 +447,72 @@ impl<'w> Ctx<'w> {
         }
         let routes = &self.input.pipeline.underlay.routes;
         let (f, m) = (&self.flow, &mut self.out.mask.0);
-        m.dl_type = u16::MAX;
-        let dst = match f.dl_type {
-            ethertype::IP => {
-                m.nw_dst = u32::MAX;
-                address(f.nw_dst, [0; 16])
-            }
-            ethertype::IPV6 => {
-                m.ipv6_dst = [u8::MAX; 16];
-                address(0, f.ipv6_dst)
-            }
-            _ => return None,
-        };
+        let dst = destination(f, m)?;
         if !routes.is_address(&port.name, dst) {
             return None;
         }
         m.dl_dst = [u8::MAX; 6];
-        m.vlans[0].tci = u16::MAX;
-        (m.nw_proto, m.nw_frag) = (u8::MAX, frag::MASK);
-        // The decapsulation drops first fragments and counts them. Later fragments have no ports.
-        let is_later = f.nw_frag & frag::LATER != 0;
-        if f.dl_dst != port.mac || f.vlans[0].tci != 0 || is_later {
-            return None;
-        }
-        let mut of_proto = ends.iter().filter(|e| e.has_protocol(f.nw_proto)).peekable();
-        if of_proto.peek().is_some_and(|e| e.port != 0) {
-            m.tp_dst = u16::MAX;
-        }
-        let end = of_proto
-            .filter(|e| e.port == 0 || e.port == f.tp_dst)
-            .min_by_key(|e| e.is_for_ipv6 != dst.is_ipv6())?;
-        Some(end.pop.clone())
+        pop_for(ends, f, m, f.dl_dst == port.mac)
     }
+}
+
+impl Pipeline {
+    /// The translation for a packet that came in by a device that is no port of a bridge. It comes out of a
+    /// tunnel, or is dropped. The packet is for this host's Ethernet address.
+    pub(super) fn receive_outer(&self, snapshot: &Snapshot, key: &FlowKey, out: &mut Translation) {
+        let routes = &self.underlay.routes;
+        let slots = [
+            Part::TunnelEndpoints.slot(),
+            Underlay::slot(routes.addresses_thing()),
+        ];
+        out.deps.extend(slots.map(|slot| self.generations.read(slot)));
+        out.mask = FlowMask::default();
+        mask::of_tunnel(&mut out.mask);
+        let m = &mut out.mask.0;
+        (m.in_port, m.recirc_id, m.packet_type) = (u32::MAX, u32::MAX, u32::MAX);
+        let dst = destination(key, m).filter(|dst| routes.any_address(|a| a.addr == *dst));
+        let pop = dst.and_then(|_| pop_for(snapshot.tunnels.endpoints(), key, m, true));
+        mask::trim(&mut out.mask, key);
+        out.actions
+            .push(pop.map_or(DpAction::Drop(DropReason::NoTunnel), DpAction::TunnelPop));
+    }
+}
+
+/// The destination of an IP packet.
+fn destination(f: &FlowKey, m: &mut FlowKey) -> Option<IpAddr> {
+    m.dl_type = u16::MAX;
+    match f.dl_type {
+        ethertype::IP => {
+            m.nw_dst = u32::MAX;
+            Some(address(f.nw_dst, [0; 16]))
+        }
+        ethertype::IPV6 => {
+            m.ipv6_dst = [u8::MAX; 16];
+            Some(address(0, f.ipv6_dst))
+        }
+        _ => None,
+    }
+}
+
+/// The decapsulation for an IP packet to an address of this host. `is_for_us`: its Ethernet address is the
+/// device's.
+fn pop_for(ends: &[LocalEndpoint], f: &FlowKey, m: &mut FlowKey, is_for_us: bool) -> Option<Arc<TunnelPop>> {
+    m.vlans[0].tci = u16::MAX;
+    (m.nw_proto, m.nw_frag) = (u8::MAX, frag::MASK);
+    // The decapsulation drops first fragments and counts them. Later fragments have no ports.
+    let is_later = f.nw_frag & frag::LATER != 0;
+    if !is_for_us || f.vlans[0].tci != 0 || is_later {
+        return None;
+    }
+    let mut of_proto = ends.iter().filter(|e| e.has_protocol(f.nw_proto)).peekable();
+    if of_proto.peek().is_some_and(|e| e.port != 0) {
+        m.tp_dst = u16::MAX;
+    }
+    let is_v6 = f.dl_type == ethertype::IPV6;
+    let end = of_proto
+        .filter(|e| e.port == 0 || e.port == f.tp_dst)
+        .min_by_key(|e| e.is_for_ipv6 != is_v6)?;
+    Some(end.pop.clone())
 }
 
 /// GTP-U's first byte: version 1, GTP.

@@ -3,6 +3,7 @@
 //!
 //! * A classifier at the device's ingress ([`heddle_sys::ingress`]) takes them, after the packet sockets.
 //! * If the kernel has no such classifiers, or another program has the place, a rule of nftables does.
+//! * At a device in no bridge, only outer packets of tunnels are kept from it ([`OuterFilter`]).
 //! * If neither can be had, the log reports it once, and `Interface.status` shows it as long as it is true.
 //!
 //! A VLAN that has a device on top of the port's (`eth0.10`) belongs to that device, as in the kernel. The
@@ -15,13 +16,14 @@
 mod nft;
 
 use heddle_sys::batch::StrippedVlan;
-use heddle_sys::ingress::Vlan;
-use heddle_sys::{Ingress, LinkCtl, errno_text};
+use heddle_sys::ingress::{Taken, Vlan};
+use heddle_sys::{Ingress, LinkCtl, OuterFilter, errno_text};
 use nft::Nft;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -78,6 +80,8 @@ impl VlanSet {
 #[derive(Debug)]
 struct FilteredDevice {
     ifindex: u32,
+    /// The packets that are kept from the host's stack; `None`: all.
+    outer: Option<Arc<OuterFilter>>,
     /// The filter is one of nftables.
     by_nft: bool,
     /// The VLANs that its filter lets through. `None`: an earlier process may have let some through.
@@ -89,6 +93,10 @@ struct FilteredDevice {
     lost: bool,
 }
 
+fn taken(outer: Option<&OuterFilter>) -> Taken<'_> {
+    outer.map_or(Taken::All, Taken::Outer)
+}
+
 impl FilteredDevice {
     /// Puts the filter back if it was removed. If that fails, or if another program's filter has its place,
     /// the filter is `lost`.
@@ -98,7 +106,7 @@ impl FilteredDevice {
             return;
         }
         let Some(ingress) = ingress else { return };
-        match ingress.hold_again(self.ifindex) {
+        match ingress.hold_again(self.ifindex, taken(self.outer.as_deref())) {
             Ok(true) => {
                 self.put_back = Some(Instant::now());
                 // The filter of the VLANs may have gone with it.
@@ -143,19 +151,27 @@ impl IngressFilters {
         self.ingress.as_ref().map_err(again)
     }
 
-    /// Takes device `ifindex` of port `name`.
+    /// Takes device `ifindex` of port `name`, or only its outer packets of tunnels.
     ///
     /// # Errors
     /// One line with the reason why the host's stack gets a copy.
-    pub(super) fn hold(&self, name: &str, ifindex: u32) -> Result<(), String> {
-        let by_tc = self.ingress().and_then(|i| i.hold(ifindex));
+    pub(super) fn hold(
+        &self,
+        name: &str,
+        ifindex: u32,
+        outer: Option<&Arc<OuterFilter>>,
+    ) -> Result<(), String> {
+        let by_tc = self
+            .ingress()
+            .and_then(|i| i.hold(ifindex, taken(outer.map(|f| &**f))));
         let by_nft = by_tc.is_err();
         if let Err(tc) = by_tc {
-            let nft = self.nft.hold(name, ifindex);
+            let nft = self.nft.hold(name, ifindex, outer.map(|f| &**f));
             nft.map_err(|nft| format!("tc: {}; nft: {nft}", errno_text(&tc)))?;
         }
         let held = FilteredDevice {
             ifindex,
+            outer: outer.cloned(),
             by_nft,
             passed: None,
             looks: 0,

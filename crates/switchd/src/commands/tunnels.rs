@@ -55,7 +55,9 @@ fn ends(switch: &Switch) -> String {
     let mut out = String::from("Listening ports:\n");
     for address in pipeline.underlay().routes.addresses() {
         let mut all = snapshot.bridges.values().flat_map(|b| b.ports.values());
-        let Some(device) = all.find(|p| *p.name == *address.device) else {
+        let port = all.find(|p| *p.name == *address.device).map(|p| p.mac);
+        let outside = || snapshot.underlay.of_device(&address.device).map(|p| p.mac);
+        let Some(mac) = port.or_else(outside) else {
             continue;
         };
         for end in snapshot.tunnels.endpoints() {
@@ -64,7 +66,7 @@ fn ends(switch: &Switch) -> String {
                 .iter()
                 .find(|(_, i)| i.dp_no.is_some_and(|no| no.0 == end.pop.port));
             for proto in end.protocols() {
-                let (key, mask) = packets(end, *proto, device.mac, address.addr);
+                let (key, mask) = packets(end, *proto, mac, address.addr);
                 let name = shared.map_or("", |(name, _)| name.as_str());
                 let _ = writeln!(out, "{name} ({}) : {}", end.pop.port, format_key(&key, &mask));
             }

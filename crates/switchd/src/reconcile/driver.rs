@@ -127,6 +127,7 @@ impl<'a> Driver<'a> {
                 () = changed(&mut links) => (self.due.refresh, self.due.links) = (true, true),
                 _ = refresh.tick() => self.due.refresh = true,
                 () = switch.ports_changed.notified() => self.due.refresh = true,
+                () = switch.routes_changed.notified() => self.due.routes = true,
                 // Due sessions are found below.
                 () = switch.sessions_changed.notified() => {}
                 Some(request) = requests.recv() => {
@@ -192,11 +193,12 @@ impl<'a> Driver<'a> {
         }
         self.due.write |= self.switch.ofproto.monitor().take_status_changed();
         let due = self.due;
-        if due.reconfigure || due.refresh {
+        if due.reconfigure || due.refresh || due.routes {
             let db = batch.db;
             self.due = Due {
                 reconfigure: false,
                 refresh: false,
+                routes: false,
                 links: false,
                 ..due
             };

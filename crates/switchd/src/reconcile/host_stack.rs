@@ -45,8 +45,9 @@ impl HostStack {
         filters.read_vlans();
     }
 
-    /// Removes the filters of devices that are no ports any more, also those of an earlier daemon.
-    pub(super) fn release_devices(&mut self, switch: &Switch, system_ports: BTreeSet<String>) {
+    /// Removes the filters of devices that are no ports any more. If all ports are known (`settled`), filters
+    /// of an earlier daemon are removed, too.
+    pub(super) fn release_devices(&mut self, switch: &Switch, system_ports: BTreeSet<String>, settled: bool) {
         let filters = switch.ingress.get();
         if !std::mem::replace(&mut self.searched, true) {
             match filters {
@@ -58,10 +59,11 @@ impl HostStack {
             }
         }
         let Some(filters) = filters else { return };
-        if self.looked && system_ports == self.wanted {
+        let left = settled && !self.looked;
+        if !left && system_ports == self.wanted {
             return;
         }
-        let left = !std::mem::replace(&mut self.looked, true);
+        self.looked |= left;
         let n = filters.keep_only(|name| system_ports.contains(name), left);
         if n > 0 && left {
             log::info!(target: "bridge", "gave {n} devices of removed ports back to the host's stack");

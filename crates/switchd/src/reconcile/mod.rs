@@ -19,7 +19,7 @@
 //! | `Interface`: address, MTU, policing | `desired/port.rs` | `bridge/address.rs`, `mtu.rs`, `qos.rs` | `writeback/interface.rs` |
 //! | `Interface`: `bfd`, `ofport_request` | `desired/port.rs` | `bridge/mod.rs` (`push_ports`), `bridge/numbers.rs` | `writeback/interface.rs` |
 //! | `QoS`, `Queue` | `desired/port.rs` | as `Port` | – |
-//! | `Interface` of a tunnel | `desired/port.rs` | `tunnels.rs` | `bridge/egress.rs` |
+//! | `Interface` of a tunnel | `desired/port.rs` | `tunnels.rs`, `underlay_ports.rs` | `bridge/egress.rs` |
 //! | `Controller` | `desired/controller.rs` | `bridge/remotes.rs` | `writeback/bridge.rs` |
 //! | `Datapath`, `CT_Zone`, `CT_Timeout_Policy` | `desired/datapath.rs` | `zones.rs` | `writeback/datapath.rs` |
 //! | `SSL` | `desired/ssl.rs` | `reconciler.rs` (`configure_switch`) | – |
@@ -44,6 +44,7 @@ mod reconciler;
 mod refused;
 mod taps;
 mod tunnels;
+mod underlay_ports;
 mod warnings;
 mod writeback;
 mod zones;

@@ -23,6 +23,7 @@ use super::host_stack::HostStack;
 use super::offload::Offloading;
 use super::refused::Refused;
 use super::tunnels::Tunnels;
+use super::underlay_ports::UnderlayPorts;
 use super::writeback::Report;
 use super::zones::Zones;
 use super::{Bridges, kinds};
@@ -36,6 +37,9 @@ pub(super) struct Reconciler {
     metrics: Arc<EndPoints>,
     bridges: Bridges,
     tunnels: Tunnels,
+    underlay: UnderlayPorts,
+    /// Names of all interfaces that are network devices of the host.
+    system_ports: BTreeSet<String>,
     zones: Zones,
     offloading: Offloading,
     host_stack: HostStack,
@@ -53,6 +57,8 @@ pub(super) struct Reconciler {
 pub(super) struct Due {
     pub(super) reconfigure: bool,
     pub(super) refresh: bool,
+    /// Routes, addresses or rules of the kernel changed.
+    pub(super) routes: bool,
     /// A device changed, or a missing one may have come.
     pub(super) links: bool,
     /// Changes are to be written.
@@ -68,6 +74,8 @@ impl Reconciler {
             metrics,
             bridges: Bridges::new(),
             tunnels: Tunnels::default(),
+            underlay: UnderlayPorts::default(),
+            system_ports: BTreeSet::new(),
             zones: Zones::default(),
             offloading: Offloading::default(),
             host_stack: HostStack::default(),
@@ -111,6 +119,9 @@ impl Reconciler {
         if due.refresh {
             changes = self.refresh();
         }
+        if due.routes && !due.reconfigure {
+            self.follow_routes();
+        }
         let waited_for = due.links && self.is_waiting() || due.refresh && self.lacks_descriptors();
         if due.reconfigure || changes.reconfigure || waited_for {
             let mut warnings = std::mem::take(&mut self.warnings);
@@ -140,6 +151,9 @@ impl Reconciler {
         let mut changes = Changes::default();
         for bridge in self.bridges.values_mut() {
             bridge.refresh(&self.env, &mut changes);
+        }
+        if self.underlay.refresh(&self.env) {
+            self.update_inventory();
         }
         self.assign_queues();
         self.offloading.set_ports(&self.bridges, &self.env.globals);
@@ -178,12 +192,14 @@ impl Reconciler {
         self.add_own_port();
         self.env.taps.find(&self.wanted_ports(|kind| kind.open.persists));
         let system_ports = self.wanted_ports(|kind| kind.open.name == "system");
+        self.underlay.give_up(&system_ports, &self.env);
         self.host_stack.prepare(&self.env.switch, &system_ports);
+        self.system_ports = system_ports;
         self.prepare_receivers();
         self.add_ports();
         self.env.receivers.clear();
         self.env.taps.settle();
-        self.host_stack.release_devices(&self.env.switch, system_ports);
+        self.open_underlay();
         self.zones.apply(&datapaths, &self.env.switch);
         for bridge in self.bridges.values_mut() {
             bridge.configure(&self.env);
@@ -199,6 +215,32 @@ impl Reconciler {
         }
         self.applied = next_cfg;
         self.update_inventory();
+    }
+
+    /// Opens the devices by which tunnels' packets leave, and removes filters of devices that are no ports.
+    /// Returns whether ports were opened or closed.
+    fn open_underlay(&mut self) -> bool {
+        let switch = Arc::clone(&self.env.switch);
+        // Routes that are read later are followed then.
+        let settled = switch.kernel_read.load(Relaxed);
+        self.underlay
+            .look(&self.tunnels, &self.bridges, &self.system_ports, &self.env);
+        if !self.underlay.wanted().is_empty() {
+            self.host_stack.prepare(&switch, self.underlay.wanted());
+        }
+        let changed = self.underlay.apply(&self.env);
+        let mut ports = self.system_ports.clone();
+        ports.extend(self.underlay.names().cloned());
+        self.host_stack.release_devices(&switch, ports, settled);
+        changed
+    }
+
+    /// Does the work that changed routes cause.
+    fn follow_routes(&mut self) {
+        if self.open_underlay() {
+            self.assign_queues();
+            self.update_inventory();
+        }
     }
 
     /// Applies the settings that concern no bridge.
@@ -236,6 +278,7 @@ impl Reconciler {
             bridge.take_down(&self.env, &mut self.tunnels);
             self.env.switch.ofproto.remove_bridge(&name);
         }
+        self.underlay.clear(&self.env);
         self.env.taps.let_go();
         self.update_inventory();
     }
@@ -371,9 +414,12 @@ impl Reconciler {
     fn update_inventory(&self) {
         let mut inventory = Inventory {
             shared: self.tunnels.items(),
+            underlay: self.underlay.states(),
             zone_limits: self.zones.has_limits(),
             ..Inventory::default()
         };
+        let bridge = self.tunnels.configs().next().map(|(bridge, _)| bridge);
+        inventory.shared.extend(self.underlay.items(bridge));
         for (name, bridge) in &self.bridges {
             inventory
                 .bridges

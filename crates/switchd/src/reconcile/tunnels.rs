@@ -59,6 +59,12 @@ impl Tunnels {
         users.next().map(|(bridge, _)| bridge.as_str())
     }
 
+    /// The configurations, and the names of their bridges.
+    pub(super) fn configs(&self) -> impl Iterator<Item = (&str, &TunnelConfig)> {
+        let all = self.tunnels.values();
+        all.map(|(bridge, tunnel)| (bridge.as_str(), &tunnel.config))
+    }
+
     /// The datapath ports, by their names, as commands show them.
     pub(super) fn items(&self) -> BTreeMap<String, Item> {
         let item = |(name, shared): (&String, &Shared)| {

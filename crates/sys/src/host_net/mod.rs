@@ -9,11 +9,14 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
+use crate::LinkCtl;
 use crate::netlink::{Notices, Requests};
-use netlink_packet_core::{NLM_F_DUMP, NetlinkBuffer};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NetlinkBuffer};
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::LinkMessage;
-use netlink_packet_route::neighbour::NeighbourMessage;
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage,
+};
 use netlink_packet_route::route::RouteMessage;
 use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage as M};
@@ -269,6 +272,27 @@ impl HostNet {
             })?;
         }
         Ok(all)
+    }
+
+    /// Has the kernel find or confirm the Ethernet address of a neighbour, as if it sent a packet there.
+    ///
+    /// # Errors
+    /// `ENODEV`; `PermissionDenied` without `CAP_NET_ADMIN`.
+    pub fn probe_neighbour(&self, device: &str, addr: IpAddr) -> io::Result<()> {
+        let mut request = NeighbourMessage::default();
+        request.header.family = match addr {
+            IpAddr::V4(_) => AddressFamily::Inet,
+            IpAddr::V6(_) => AddressFamily::Inet6,
+        };
+        request.header.ifindex = LinkCtl::new()?.ifindex(device)?;
+        request.header.flags = NeighbourFlags::Use;
+        let to = match addr {
+            IpAddr::V4(addr) => NeighbourAddress::Inet(addr),
+            IpAddr::V6(addr) => NeighbourAddress::Inet6(addr),
+        };
+        request.attributes.push(NeighbourAttribute::Destination(to));
+        self.0
+            .ask(M::NewNeighbour(request), NLM_F_ACK | NLM_F_CREATE, |_| {})
     }
 
     fn dump(&self, request: M, each: impl FnMut(M)) -> io::Result<()> {

@@ -24,7 +24,7 @@ mod snoop;
 mod tests;
 
 pub use frame::{request_frame, solicited_node};
-pub use requests::{MAX_OPEN, NeighRequest, OPEN_MS, RequestOutcome};
+pub use requests::{KernelRequest, MAX_OPEN, NeighRequest, OPEN_MS, RequestOutcome};
 pub use snoop::{Mac, advertised};
 
 use heddle_sync::Published;
@@ -57,10 +57,10 @@ pub enum Origin {
     Hand,
 }
 
-/// An IP address on a bridge.
+/// An IP address on a bridge, or on a device of the host that is no port of a bridge.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct NeighKey {
-    /// The bridge's name.
+    /// The name of the bridge or device.
     pub bridge: Arc<str>,
     /// The address.
     pub ip: IpAddr,

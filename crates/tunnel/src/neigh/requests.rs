@@ -38,6 +38,15 @@ pub struct NeighRequest {
     pub target: IpAddr,
 }
 
+/// A request for a neighbour that the kernel makes, on one of its devices.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct KernelRequest {
+    /// Name of the device.
+    pub device: Box<str>,
+    /// IP address of the neighbour.
+    pub target: IpAddr,
+}
+
 /// Time of the request, ms; bridge and address to look up at its end.
 type Open = (u64, Box<str>, IpAddr);
 
@@ -48,6 +57,8 @@ pub(super) struct Requests {
     open: Mutex<HashMap<u64, Open>>,
     /// Requests to be sent.
     waiting: SegQueue<NeighRequest>,
+    /// Requests to be made by the kernel.
+    for_kernel: SegQueue<KernelRequest>,
 }
 
 /// The outcome of [`Neighbours::request`].
@@ -64,7 +75,28 @@ pub enum RequestOutcome {
 impl Neighbours {
     /// Requests a neighbour on the bridge of that name. Never waits.
     pub fn request(&self, bridge: &str, request: &NeighRequest, now_ms: u64) -> RequestOutcome {
-        let thing = self.thing(bridge, request.target);
+        let outcome = self.open_request(bridge, request.target, now_ms);
+        if outcome == RequestOutcome::New {
+            self.requests.waiting.push(request.clone());
+        }
+        outcome
+    }
+
+    /// Requests a neighbour on a device that is no port of a bridge: the kernel sends the request. Never
+    /// waits.
+    pub fn request_from_kernel(&self, device: &str, target: IpAddr, now_ms: u64) -> RequestOutcome {
+        let outcome = self.open_request(device, target, now_ms);
+        if outcome == RequestOutcome::New {
+            self.requests.for_kernel.push(KernelRequest {
+                device: device.into(),
+                target,
+            });
+        }
+        outcome
+    }
+
+    fn open_request(&self, bridge: &str, target: IpAddr, now_ms: u64) -> RequestOutcome {
+        let thing = self.thing(bridge, target);
         let Some(mut open) = self.requests.open.try_lock() else {
             return RequestOutcome::Busy;
         };
@@ -74,8 +106,7 @@ impl Neighbours {
         if open.len() >= MAX_OPEN {
             return RequestOutcome::Busy;
         }
-        open.insert(thing, (now_ms, bridge.into(), request.target));
-        self.requests.waiting.push(request.clone());
+        open.insert(thing, (now_ms, bridge.into(), target));
         RequestOutcome::New
     }
 
@@ -93,6 +124,12 @@ impl Neighbours {
     pub fn take_requests(&self) -> Vec<NeighRequest> {
         let n = self.requests.waiting.len();
         (0..n).map_while(|_| self.requests.waiting.pop()).collect()
+    }
+
+    /// Takes the requests that the kernel is to make.
+    pub fn take_kernel_requests(&self) -> Vec<KernelRequest> {
+        let n = self.requests.for_kernel.len();
+        (0..n).map_while(|_| self.requests.for_kernel.pop()).collect()
     }
 
     /// Forgets open requests, and notifies the hook: waiting packets and later ones request again.

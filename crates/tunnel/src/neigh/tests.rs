@@ -379,3 +379,29 @@ fn entries_of_a_port_are_removed_with_it() {
     let left: Vec<IpAddr> = n.entries(0).into_iter().map(|s| s.key.ip).collect();
     assert_eq!(left, [ip(2), ip(3)]);
 }
+
+#[test]
+fn the_kernel_makes_requests_on_its_own_devices() {
+    let (n, notified) = table();
+    assert_eq!(n.request_from_kernel("eth0", ip(1), 0), RequestOutcome::New);
+    assert_eq!(n.request_from_kernel("eth0", ip(1), 500), RequestOutcome::Open);
+    assert_eq!(n.take_requests(), []);
+    let request = KernelRequest {
+        device: "eth0".into(),
+        target: ip(1),
+    };
+    assert_eq!(n.take_kernel_requests(), [request]);
+    assert_eq!(n.take_kernel_requests(), []);
+    take(&notified);
+    let key = NeighKey {
+        bridge: "eth0".into(),
+        ip: ip(1),
+    };
+    let known = SystemNeighbour {
+        mac: MAC_A,
+        in_doubt: false,
+    };
+    n.set_system([(key, known)].into());
+    assert_eq!(take(&notified), [n.thing("eth0", ip(1))]);
+    assert_eq!(n.lookup("eth0", ip(1), 600), Some(MAC_A));
+}

@@ -39,6 +39,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use system::Cached;
 
 /// A lookup's parameters.
@@ -166,6 +167,8 @@ pub type Hook = Box<dyn Fn(u64) + Send + Sync>;
 /// The routes of this host: those of its kernel and those set by hand. See the module's text.
 pub struct Routes {
     now: RcuCell<Table>,
+    /// Counts published tables.
+    version: AtomicU64,
     writer: Mutex<user::Given>,
     watch: watch::Watch,
     notify: Hook,
@@ -183,6 +186,7 @@ impl Routes {
         let given = user::Given::default();
         Self {
             now: RcuCell::new(given.table(Arc::default())),
+            version: AtomicU64::new(0),
             writer: Mutex::new(given),
             watch: watch::Watch::default(),
             notify,
@@ -193,6 +197,23 @@ impl Routes {
     pub fn lookup(&self, q: &Query) -> Option<Route> {
         let reading = ReadGuard::begin();
         self.now.load(&reading).lookup(q).map(Route::new)
+    }
+
+    /// The devices of all next hops of such packets; none if the destination is this host.
+    pub fn devices(&self, q: &Query) -> Vec<Arc<str>> {
+        let reading = ReadGuard::begin();
+        match self.now.load(&reading).lookup(q) {
+            Some((entry, ..)) if entry.kind == Kind::Unicast => {
+                entry.hops.iter().map(|hop| hop.device.clone()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A number that differs after each change of routes, rules or addresses.
+    pub fn version(&self) -> u64 {
+        // Acquire pairs with the writer's Release: a reader of the number finds the table that it counts.
+        self.version.load(Ordering::Acquire)
     }
 
     /// The number of a lookup's dependency: the hook gets it when the result changes. To be called before
@@ -258,6 +279,7 @@ impl Routes {
         let before = self.now.get();
         let now = Arc::new(table);
         self.now.replace(now.clone());
+        self.version.fetch_add(1, Ordering::Release);
         self.watch.changed(&before, &now, &self.notify);
         drop(before);
         self.now.tidy();

@@ -388,3 +388,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn devices_of_all_next_hops_are_listed() {
+    let (r, _) = routes();
+    let mut several = system_route(MAIN, "30.0.0.0/8", "eth0", Some("10.0.0.9"));
+    several.hops.push(SystemHop {
+        device: "eth1".into(),
+        ..several.hops[0].clone()
+    });
+    let mut own = system_route(LOCAL, "10.0.0.1/32", "eth0", None);
+    own.kind = Kind::Local;
+    let before = r.version();
+    r.set_system(&System {
+        addresses: vec![address("eth0", "10.0.0.1/8")],
+        rules: Vec::new(),
+        routes: vec![system_route(MAIN, "10.0.0.0/8", "eth0", None), several, own],
+    });
+    assert_ne!(r.version(), before);
+    let devices = |to| -> Vec<String> {
+        let found = r.devices(&Query::to(at(to)));
+        found.iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(devices("10.0.0.2"), ["eth0"]);
+    assert_eq!(devices("30.0.0.2"), ["eth0", "eth1"]);
+    assert!(devices("10.0.0.1").is_empty(), "this host");
+    assert!(devices("40.0.0.1").is_empty(), "no route");
+}

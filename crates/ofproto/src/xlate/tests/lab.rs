@@ -7,6 +7,8 @@ use crate::meter::OfMeter;
 use crate::model::{Binding, BridgeView, Mirror, N_TABLES, PortBundle, PortView, Rule, Snapshot, Table};
 use crate::stats::Stats;
 use crate::trace::{TraceEnv, Traced, trace};
+use crate::tunnels::{Tunnel, TunnelMap};
+use crate::underlay_port::UnderlayPorts;
 use crate::versioned::Versioned;
 use crate::xlate::{Pipeline, key_port, of_port};
 use heddle_classifier::{Entry, MiniMatch};
@@ -22,6 +24,7 @@ pub(crate) struct LabBridge {
     pub(crate) bundles: Vec<PortBundle>,
     pub(crate) config: HashMap<Port, u32>,
     pub(crate) patches: HashMap<Port, (u64, Port)>,
+    pub(crate) tunnels: HashMap<Port, Arc<Tunnel>>,
     pub(crate) down: HashSet<Port>,
     pub(crate) bfd_ports: HashMap<Port, crate::bfd_port::BfdPort>,
     pub(crate) mac: Arc<MacTable>,
@@ -44,6 +47,7 @@ pub(crate) struct Lab {
     pub(crate) pipeline: Pipeline,
     pub(crate) generations: Arc<Generations>,
     pub(crate) bridges: Vec<LabBridge>,
+    pub(crate) underlay: UnderlayPorts,
 }
 
 pub(crate) fn dp(bridge: usize, port: u32) -> PortNo {
@@ -86,6 +90,7 @@ impl Lab {
                 .collect(),
             config: HashMap::new(),
             patches: HashMap::new(),
+            tunnels: HashMap::new(),
             down: HashSet::new(),
             bfd_ports: HashMap::new(),
             mac: Arc::new(MacTable::new(i as u64, generations.clone())),
@@ -110,6 +115,7 @@ impl Lab {
             pipeline: Pipeline::new(generations.clone()),
             generations,
             bridges,
+            underlay: UnderlayPorts::default(),
         };
         lab.publish();
         lab
@@ -126,9 +132,10 @@ impl Lab {
                 .enumerate()
                 .flat_map(|(n, b)| b.ports.iter().map(move |p| (n, *p)))
             {
-                let binding = match b.patches.get(&p) {
-                    Some(peer) => Binding::Patch(Some(*peer)),
-                    None => Binding::Datapath(dp(i, p.0)),
+                let binding = match (b.patches.get(&p), b.tunnels.get(&p)) {
+                    (Some(peer), _) => Binding::Patch(Some(*peer)),
+                    (None, Some(tunnel)) => Binding::Tunnel(tunnel.clone()),
+                    (None, None) => Binding::Datapath(dp(i, p.0)),
                 };
                 if let Binding::Datapath(no) = binding {
                     snapshot.by_dp_port.insert(no, (i as u64, p));
@@ -173,6 +180,12 @@ impl Lab {
             };
             snapshot.bridges.insert(i as u64, Arc::new(view));
         }
+        let bridges = self.bridges.iter().enumerate();
+        let tunnels: Vec<_> = bridges
+            .flat_map(|(i, b)| b.tunnels.iter().map(move |(p, t)| ((i as u64, *p), &**t, None)))
+            .collect();
+        snapshot.tunnels = Arc::new(TunnelMap::of(&tunnels, &TunnelMap::default()));
+        snapshot.underlay = Arc::new(self.underlay.clone());
         self.pipeline.publish(snapshot);
     }
 

@@ -12,4 +12,5 @@ mod peer;
 mod pipeline;
 mod props;
 mod snoop;
+mod underlay;
 mod without_features;

@@ -1,8 +1,10 @@
 //! `Interface.status` of a tunnel: the device that its packets leave by, or the reason why they cannot leave.
 
+use std::net::IpAddr;
+
 use heddle_port::PortStatus;
 use heddle_tunnel::config::Local;
-use heddle_tunnel::routes::Query;
+use heddle_tunnel::routes::{Query, Route};
 
 use super::{Body, Iface};
 use crate::switch::Switch;
@@ -42,21 +44,12 @@ pub(super) fn tunnel_status(iface: &Iface, switch: &Switch) -> Vec<(String, Stri
         }
         None => Vec::new(),
     };
-    let outside = |device: &str| {
-        let inventory = switch.inventory.read();
-        let interface = inventory.interfaces.get(device);
-        interface.is_none_or(|i| i.device.is_none())
-    };
     let why = match &route {
         _ if !config.writes_headers() => Some(match config.ty.name() {
             ty @ ("erspan" | "ip6erspan") => format!("{ty} without erspan_ver sends nothing"),
             ty => format!("tunnels of type {ty} are not supported"),
         }),
-        Some(route) if outside(&route.device) => Some(format!(
-            "the way to {dst} leads by {}, which is no port of a bridge",
-            route.device
-        )),
-        Some(_) => None,
+        Some(route) => unusable(route, dst, switch),
         None => {
             let from = query.src.map_or_else(String::new, |src| format!(" from {src}"));
             Some(format!("no route to {dst}{from}"))
@@ -66,6 +59,27 @@ pub(super) fn tunnel_status(iface: &Iface, switch: &Switch) -> Vec<(String, Stri
     all.into_iter()
         .map(|(key, value)| (key.to_owned(), value))
         .collect()
+}
+
+/// Why packets cannot leave by the device of a route.
+fn unusable(route: &Route, dst: IpAddr, switch: &Switch) -> Option<String> {
+    let device = &*route.device;
+    let inventory = switch.inventory.read();
+    if inventory
+        .interfaces
+        .get(device)
+        .is_some_and(|i| i.device.is_some())
+    {
+        return None;
+    }
+    match inventory.underlay.get(device) {
+        _ if route.local => Some(format!("{dst} is an address of this host")),
+        Some(None) => None,
+        Some(Some(why)) => Some(format!("the way to {dst} leads by {device}: {why}")),
+        None => Some(format!(
+            "the way to {dst} leads by {device}, which is no port of a bridge"
+        )),
+    }
 }
 
 /// Whether a device has a carrier: one of the kernel's, or of the switch alone.

@@ -1,0 +1,181 @@
+//! Tunnels whose packets leave by a device that is no port of a bridge.
+
+use super::lab::{Lab, out, to};
+use crate::tunnels::Tunnel;
+use crate::underlay_port::{UnderlayPort, UnderlayPorts};
+use heddle_datapath_api::{Action, DropReason, PortNo, Purpose, Translation};
+use heddle_flow::FlowKey;
+use heddle_openflow::Port;
+use heddle_tunnel::neigh::{KernelRequest, NeighKey, SystemNeighbour};
+use heddle_tunnel::routes::{Address, Kind, LOCAL, MAIN, Prefix, System, SystemHop, SystemRoute};
+use heddle_tunnel::{TunnelType, config};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+const TUNNEL: u32 = 2;
+/// Datapath ports of the tunnels and of eth0.
+const VXLAN: PortNo = PortNo(50);
+const ETH0: PortNo = PortNo(60);
+const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0a];
+const NEXT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x0b];
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+fn tunnel(remote: &str) -> Arc<Tunnel> {
+    let options = [("remote_ip", remote), ("key", "7")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+    let (config, _) = config::parse("t0", TunnelType::Vxlan, &options.into()).expect("a tunnel");
+    Arc::new(Tunnel::new(config, VXLAN))
+}
+
+fn eth0() -> UnderlayPorts {
+    UnderlayPorts(vec![UnderlayPort {
+        no: ETH0,
+        device: "eth0".into(),
+        mac: OWN_MAC,
+        mtu: 1500,
+    }])
+}
+
+/// `br0` sends all packets of port 1 into a tunnel to 10.0.0.2, which is on the network of eth0.
+fn lab() -> Lab {
+    let mut lab = Lab::new(&[2]);
+    lab.rule((0, 0), "in_port=1", vec![out(TUNNEL)]);
+    lab.rule((0, 0), "in_port=2", vec![to(Port::LOCAL)]);
+    lab.bridges[0].tunnels.insert(Port(TUNNEL), tunnel("10.0.0.2"));
+    lab.underlay = eth0();
+    lab.publish();
+    let route = |table, to, len, kind| SystemRoute {
+        table,
+        prefix: Prefix::new(ip(to), len).expect("a prefix"),
+        kind,
+        metric: 0,
+        prefsrc: None,
+        scope: 0,
+        mtu_bytes: None,
+        hops: vec![SystemHop {
+            device: "eth0".into(),
+            device_mtu_bytes: Some(1400),
+            gateway: None,
+            weight: 1,
+        }],
+    };
+    lab.pipeline.underlay().routes.set_system(&System {
+        addresses: vec![Address::new("eth0".into(), ip("10.0.0.1"), 24)],
+        rules: Vec::new(),
+        routes: vec![
+            route(MAIN, "10.0.0.0", 24, Kind::Unicast),
+            route(LOCAL, "10.0.0.1", 32, Kind::Local),
+        ],
+    });
+    lab
+}
+
+impl Lab {
+    fn meet(&self, mac: [u8; 6]) {
+        let key = NeighKey {
+            bridge: "eth0".into(),
+            ip: ip("10.0.0.2"),
+        };
+        let known = SystemNeighbour { mac, in_doubt: false };
+        self.pipeline
+            .underlay()
+            .neighbours
+            .set_system([(key, known)].into());
+    }
+    fn from_pod(&self) -> Translation {
+        self.translate(&Self::key("in_port=1,ip"), Purpose::Miss)
+    }
+    fn is_right(&self, t: &Translation) -> bool {
+        !t.uncacheable && self.generations.hold(&t.deps)
+    }
+    /// The translation for a packet that comes in by eth0.
+    fn from_eth0(&self, packet: &str) -> Translation {
+        let key = FlowKey::parse_text(packet, None).expect("a packet");
+        let key = FlowKey {
+            in_port: ETH0.0,
+            ..key
+        };
+        self.translate(&key, Purpose::Miss)
+    }
+}
+
+#[test]
+fn packets_leave_by_the_device_as_soon_as_the_kernel_knows_the_neighbour() {
+    let lab = lab();
+    let first = lab.from_pod();
+    assert!(
+        matches!(&first.actions[..], [Action::Wait(_)]),
+        "{:?}",
+        first.actions
+    );
+    let request = KernelRequest {
+        device: "eth0".into(),
+        target: ip("10.0.0.2"),
+    };
+    assert_eq!(
+        lab.pipeline.underlay().neighbours.take_kernel_requests(),
+        [request]
+    );
+    assert!(lab.is_right(&first));
+    lab.meet(NEXT_MAC);
+    assert!(!lab.is_right(&first), "the neighbour is known now");
+    let second = lab.from_pod();
+    let [Action::TunnelPush(push), Action::Output(ETH0)] = &second.actions[..] else {
+        panic!("{:?}", second.actions);
+    };
+    assert_eq!(push.header[..12], [NEXT_MAC, OWN_MAC].concat());
+    assert_eq!((push.out_port, push.mtu), (ETH0.0, 1400), "the route's MTU");
+    assert!(lab.is_right(&second));
+    lab.meet(OWN_MAC);
+    assert!(!lab.is_right(&second), "the neighbour has moved");
+}
+
+#[test]
+fn packets_to_this_host_and_by_unknown_devices_are_dropped() {
+    let mut lab = lab();
+    lab.meet(NEXT_MAC);
+    let sent = lab.from_pod();
+    lab.underlay = UnderlayPorts::default();
+    lab.publish();
+    assert!(!lab.is_right(&sent), "the device is no port any more");
+    let lost = lab.from_pod();
+    assert_eq!(lost.actions, [Action::Drop(DropReason::TunnelRoute)]);
+    lab.underlay = eth0();
+    lab.bridges[0].tunnels.insert(Port(TUNNEL), tunnel("10.0.0.1"));
+    lab.publish();
+    assert!(!lab.is_right(&lost), "there is another port");
+    assert_eq!(lab.from_pod().actions, [Action::Drop(DropReason::TunnelRoute)]);
+}
+
+#[test]
+fn only_packets_of_tunnels_to_this_host_come_in() {
+    let mut lab = lab();
+    let arrived = lab.from_eth0("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
+    let [Action::TunnelPop(pop)] = &arrived.actions[..] else {
+        panic!("{:?}", arrived.actions);
+    };
+    assert_eq!(pop.port, VXLAN.0);
+    assert!(lab.is_right(&arrived));
+    for other in [
+        "udp,nw_src=10.0.0.2,nw_dst=10.0.0.9,udp_dst=4789",
+        "udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=53",
+        "tcp,nw_src=10.0.0.2,nw_dst=10.0.0.1,tcp_dst=4789",
+        "udp,dl_vlan=5,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789",
+        "arp",
+    ] {
+        let dropped = lab.from_eth0(other);
+        assert_eq!(dropped.actions, [Action::Drop(DropReason::NoTunnel)], "{other}");
+    }
+    // The address moves away: the packets are not for this host.
+    let routes = &lab.pipeline.underlay().routes;
+    routes.set_system(&System::default());
+    assert!(!lab.is_right(&arrived));
+    let dropped = lab.from_eth0("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
+    assert_eq!(dropped.actions, [Action::Drop(DropReason::NoTunnel)]);
+    lab.underlay = UnderlayPorts::default();
+    lab.publish();
+    assert!(!lab.is_right(&dropped));
+    assert_eq!(lab.from_eth0("arp").actions, [Action::Drop(DropReason::NoPort)]);
+}

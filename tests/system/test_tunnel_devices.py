@@ -1,0 +1,467 @@
+#!/usr/bin/env python3
+"""Tunnels whose packets leave by a device that is in no bridge, as with the kernel's datapath."""
+
+import os
+import re
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import frames
+from lab.net import receive
+from lab.runner import Skip, limit, main
+from lab.shell import wait_for
+from test_tunnels import POD_MTU, address, link, reach, transfer, tunnel
+
+# The filter's place among the classifiers of a device.
+PRIORITY = "18501"
+
+
+def node(lab, number, v6=False, args=()):
+    """A switch with br-int alone. Its host has the node's address at up0."""
+    sw = lab.switch(*args, netns=False, start=False)
+    sw.netns = lab.net.namespace(f"node{number}", ipv6=v6)
+    sw.start()
+    lab.bridge(sw, "br-int")
+    return sw
+
+
+def own(lab, ns, number, v6=False, dev="up0"):
+    """Gives the device the node's address."""
+    lab.net.ip(ns, "addr", "add", address(number, v6) + ("/64" if v6 else "/24"), "dev", dev, *(("nodad",) if v6 else ()))
+
+
+def pod_of(lab, sw, number, **kw):
+    pod = lab.veth_pod(sw, f"pod{number}", f"10.5.0.{number}/24", bridge="br-int", **kw)
+    lab.net.ip(pod, "link", "set", "eth0", "mtu", str(POD_MTU))
+    return pod
+
+
+def kernel_vxlan(lab, ns, local, remote, inner, key=77, dev="vx0", port=4789):
+    """A VXLAN device of the kernel, as on a machine without a switch."""
+    if "dstport" not in lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "help", check=False):
+        raise Skip("no vxlan here")
+    lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "id", str(key), "local", local, "remote", remote, "dstport", str(port))
+    lab.net.address(ns, dev, inner)
+    lab.net.ip(ns, "link", "set", dev, "mtu", str(POD_MTU))
+
+
+def status(sw, name="tun0"):
+    return sw.get("interface", name, "status")
+
+
+def wait_up(sw, dev="up0"):
+    wait_for(f"an egress by {dev}", lambda: f"tunnel_egress_iface={dev}," in status(sw) and "error" not in status(sw), 30)
+
+
+def n_filters(lab, sw, dev="up0"):
+    return lab.net.run(sw.netns, "tc", "filter", "show", "dev", dev, "ingress").count(f"pref {PRIORITY} bpf chain 0 handle")
+
+
+def is_error(frame):
+    """Whether the frame is an ICMP error: destination unreachable."""
+    if frame[12:14] == b"\x08\0":
+        return frame[23] == 1 and frame[34] == 3
+    return frame[12:14] == b"\x86\xdd" and frame[20] == 58 and frame[54] == 1
+
+
+def one_switch(lab, kind="vxlan", **options):
+    """A node with a tunnel to a kernel's VXLAN device at 172.31.0.2; returns the switch, its pod and the host."""
+    sw = node(lab, 1)
+    peer = lab.net.namespace("host")
+    link(lab, sw.netns, peer)
+    own(lab, sw.netns, 1)
+    own(lab, peer, 2)
+    kernel_vxlan(lab, peer, "172.31.0.2", "172.31.0.1", "10.5.0.2/24")
+    tunnel(sw, kind, "172.31.0.2", **options)
+    pod = pod_of(lab, sw, 1)
+    wait_up(sw)
+    return sw, pod, peer
+
+
+def until_reply(lab, pod, target="10.5.0.2"):
+    wait_for("an answer", lambda: lab.net.ping(pod, target, count=1, lossless=False) == 1, 30)
+
+
+def two_switches(lab, kind, v6=False, **options):
+    """Pings and TCP between pods; the hosts' own stacks stay silent and reach each other."""
+    switches = [node(lab, number, v6) for number in (1, 2)]
+    one, two = (sw.netns for sw in switches)
+    link(lab, one, two)
+    pods = []
+    for number, sw in zip((1, 2), switches):
+        own(lab, sw.netns, number, v6)
+        tunnel(sw, kind, address(3 - number, v6), **options)
+        pods.append(pod_of(lab, sw, number))
+    for sw in switches:
+        wait_up(sw)
+        assert "carrier=up" in status(sw), status(sw)
+        shown = sw.appctl("dpctl/show")
+        assert re.search(r"port \d+: up0\b", shown), shown
+        ends = sw.appctl("tnl/ports/show", "-v")
+        assert address(1 if sw is switches[0] else 2, v6) in ends, ends
+    wires = [lab.net.raw(ns, "up0") for ns in (one, two)]
+    reach(lab, pods)
+    lab.net.ping(one, address(2, v6))
+    for wire in wires:
+        wire.setblocking(False)
+        assert receive(wire, is_error, 0.5) is None, "an ICMP error"
+    for sw in switches:
+        flows = sw.appctl("dpctl/dump-flows")
+        assert re.search(r"tnl_push\(.*out_port\((up0|\d+)\)\),(up0|\d+)", flows), flows
+        assert re.search(r"in_port\((up0|\d+)\).*actions:tnl_pop\(", flows), flows
+        drops = sw.appctl("coverage/show")
+        assert "tunnel_pop_error" not in drops and "tunnel_bad_csum" not in drops, drops
+        # A tunnel is in use at both ends, and its device is released with it.
+        assert n_filters(lab, sw) == 1
+        sw.vsctl("del-port", "tun0")
+        wait_for("the device to be the host's", lambda: n_filters(lab, sw) == 0)
+        assert "up0: no tunnel uses this device any more" in sw.log()
+        assert not re.search(r"port \d+: up0\b", sw.appctl("dpctl/show"))
+
+
+@limit(240)
+def scenario_geneve(lab):
+    two_switches(lab, "geneve", csum="true")
+
+
+@limit(240)
+def scenario_geneve_over_ipv6(lab):
+    two_switches(lab, "geneve", v6=True)
+
+
+@limit(240)
+def scenario_vxlan(lab):
+    two_switches(lab, "vxlan")
+
+
+@limit(240)
+def scenario_gre(lab):
+    two_switches(lab, "gre")
+
+
+@limit(240)
+def scenario_gre_over_ipv6(lab):
+    two_switches(lab, "ip6gre", v6=True)
+
+
+@limit(240)
+def scenario_stt(lab):
+    two_switches(lab, "stt")
+
+
+@limit(240)
+def scenario_flows_choose_the_remote_address(lab):
+    """remote_ip=flow on both sides: the first packet may arrive before any was sent."""
+    switches = [node(lab, number) for number in (1, 2)]
+    link(lab, *(sw.netns for sw in switches))
+    pods = []
+    for number, sw in zip((1, 2), switches):
+        own(lab, sw.netns, number)
+        tunnel(sw, "geneve", "flow", key="flow")
+        pods.append(pod_of(lab, sw, number))
+        sw.ofctl("add-flow", "br-int", f"in_port=vpod{number},actions=set_field:5->tun_id,set_field:{address(3 - number, False)}->tun_dst,tun0")
+        sw.ofctl("add-flow", "br-int", f"in_port=tun0,actions=vpod{number}")
+    for sw in switches:
+        wait_for("the device", lambda: re.search(r"port \d+: up0\b", sw.appctl("dpctl/show")), 30)
+    reach(lab, pods)
+
+
+@limit(240)
+def scenario_the_kernel_at_the_other_end(lab):
+    """GSO packets and checksums of both sides are right; no neighbour was known before."""
+    sw, pod, peer = one_switch(lab, csum="true")
+    wire = lab.net.raw(peer, "up0")
+    reach(lab, (pod, peer))
+    assert receive(wire, is_error, 0.5) is None
+    assert sw.appctl("tnl/neigh/show").count("172.31.0.2") == 0, "the kernel's neighbours are used"
+
+
+@limit(240)
+def scenario_another_program_on_the_same_port(lab):
+    """VXLAN devices of the kernel on this host, at the same UDP port with other remote addresses, keep working
+    beside the switch's tunnel."""
+    sw, pod, peer = one_switch(lab)
+    other = lab.net.namespace("other")
+    lab.net.veth(sw.netns, "up1", other, "up0")
+    lab.net.ip(sw.netns, "addr", "add", "172.30.0.1/24", "dev", "up1")
+    lab.net.ip(other, "addr", "add", "172.30.0.2/24", "dev", "up0")
+    # The other machine is behind the tunnel's device as well.
+    lab.net.ip(peer, "addr", "add", "172.31.0.3/24", "dev", "up0")
+    kernel_vxlan(lab, sw.netns, "172.31.0.1", "172.31.0.3", "10.6.0.1/24", key=88, dev="vxk")
+    kernel_vxlan(lab, peer, "172.31.0.3", "172.31.0.1", "10.6.0.2/24", key=88, dev="vxk")
+    kernel_vxlan(lab, sw.netns, "172.30.0.1", "172.30.0.2", "10.7.0.1/24", key=99, dev="vxo")
+    kernel_vxlan(lab, other, "172.30.0.2", "172.30.0.1", "10.7.0.2/24", key=99, dev="vxo")
+    for _ in range(2):
+        until_reply(lab, pod)
+        lab.net.ping(pod, "10.5.0.2")
+        for target in ("10.6.0.2", "10.7.0.2"):
+            until_reply(lab, sw.netns, target)
+            lab.net.ping(sw.netns, target)
+    reach(lab, (pod, peer))
+    drops = sw.appctl("coverage/show")
+    assert "drop_action_no_tunnel_port" not in drops, drops
+
+
+@limit(240)
+def scenario_routes_that_move(lab):
+    """The route leads to another device, to none, and back; a route that flaps opens and closes nothing. Replies
+    arrive by the device that has the address."""
+    sw, pod, peer = one_switch(lab, local_ip="172.31.0.1")
+    until_reply(lab, pod)
+    lab.net.veth(sw.netns, "up1", peer, "up1")
+    lab.net.ip(sw.netns, "addr", "add", "172.29.0.1/24", "dev", "up1")
+    lab.net.ip(peer, "addr", "add", "172.29.0.2/24", "dev", "up1")
+    lab.net.ip(sw.netns, "route", "add", "172.31.0.2/32", "via", "172.29.0.2")
+    for ns in (sw.netns, peer):
+        for dev in ("all", "up0", "up1"):
+            lab.net.run(ns, "sh", "-c", f"echo 0 > /proc/sys/net/ipv4/conf/{dev}/rp_filter")
+    wait_up(sw, "up1")
+    until_reply(lab, pod)
+    time.sleep(11)  # a device that nothing needs is given back after ten seconds
+    lab.net.ping(pod, "10.5.0.2")
+    sent = lambda dev: int(lab.net.run(sw.netns, "cat", f"/sys/class/net/{dev}/statistics/tx_packets"))
+    before = sent("up1")
+    lab.net.ping(pod, "10.5.0.2", count=5)
+    assert sent("up1") >= before + 5
+    opened = sw.log().count("tunnels use this device")
+    for _ in range(20):
+        lab.net.ip(sw.netns, "route", "del", "172.31.0.2/32")
+        lab.net.ip(sw.netns, "route", "add", "172.31.0.2/32", "via", "172.29.0.2")
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.5.0.2", count=5)
+    assert sw.log().count("tunnels use this device") <= opened + 1, "flapping routes open devices"
+    # No route at all, and back.
+    lab.net.ip(sw.netns, "route", "replace", "unreachable", "172.31.0.2/32")
+    lab.net.ip(sw.netns, "route", "del", "172.31.0.2/32", "via", "172.29.0.2", check=False)
+    wait_for("no route", lambda: "no route to 172.31.0.2" in status(sw), 30)
+    lab.net.ip(sw.netns, "route", "del", "unreachable", "172.31.0.2/32")
+    wait_up(sw, "up0")
+    until_reply(lab, pod)
+    # The device that no route needs is the host's again after a while.
+    wait_for("up1 to be closed", lambda: n_filters(lab, sw, "up1") == 0, 40)
+    assert n_filters(lab, sw, "up0") == 1
+
+
+@limit(240)
+def scenario_devices_and_neighbours_that_change(lab):
+    """The next hop gets another Ethernet address, the device another name, and is deleted and made again."""
+    sw, pod, peer = one_switch(lab)
+    until_reply(lab, pod)
+    lab.net.ip(peer, "link", "set", "up0", "address", "02:00:00:00:00:0c")
+    lab.net.ip(peer, "neigh", "flush", "dev", "up0")
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.5.0.2")
+    lab.net.ip(sw.netns, "link", "set", "up0", "address", "02:00:00:00:00:0d")
+    lab.net.ip(peer, "neigh", "flush", "dev", "up0")
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.5.0.2")
+    lab.net.ip(sw.netns, "link", "set", "up0", "down")
+    lab.net.ip(sw.netns, "link", "set", "up0", "name", "wan0")
+    lab.net.ip(sw.netns, "link", "set", "wan0", "up")
+    wait_up(sw, "wan0")
+    until_reply(lab, pod)
+    lab.net.ip(sw.netns, "link", "del", "wan0")
+    wait_for("no route", lambda: "tunnel_egress_error" in status(sw), 30)
+    link(lab, sw.netns, peer)
+    own(lab, sw.netns, 1)
+    own(lab, peer, 2)
+    wait_up(sw)
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.5.0.2")
+    assert sw.alive()
+
+
+@limit(240)
+def scenario_the_device_becomes_a_port(lab):
+    """A bridge takes the device, with the address, and gives it back."""
+    sw, pod, _ = one_switch(lab)
+    until_reply(lab, pod)
+    mac = lab.net.run(sw.netns, "cat", "/sys/class/net/up0/address").strip()
+    lab.bridge(sw, "br-ex", f"other_config:hwaddr={mac}")
+    lab.net.ip(sw.netns, "addr", "flush", "dev", "up0")
+    sw.vsctl("add-port", "br-ex", "up0")
+    lab.net.address(sw.netns, "br-ex", "172.31.0.1/24")
+    wait_up(sw, "br-ex")
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.5.0.2")
+    lab.net.ping(sw.netns, "172.31.0.2")
+    sw.vsctl("del-br", "br-ex")
+    own(lab, sw.netns, 1)
+    wait_up(sw)
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.5.0.2")
+    lab.net.ping(sw.netns, "172.31.0.2")
+
+
+def outer(source, destination, port=4789):
+    """A VXLAN packet of another network, as the kernel would send it."""
+    inner = frames.ethernet("02:00:00:00:00:01", "02:00:00:00:00:02", 0x9000, b"x" * 60)
+    header = b"\x08\0\0\0" + (4711).to_bytes(3, "big") + b"\0"
+    return frames.ipv4(source, destination, 17, frames.udp(source, destination, 5000, port, header + inner))
+
+
+@limit(240)
+def scenario_the_host_is_silent_while_the_switch_is_down(lab):
+    """No ICMP error replies to a tunnel's packets when the switch ends, is killed and starts again. The next
+    switch takes its filters over, or removes them."""
+    sw, pod, peer = one_switch(lab)
+    until_reply(lab, pod)
+    mac = lab.net.run(sw.netns, "cat", "/sys/class/net/up0/address").strip()
+    theirs = lab.net.run(peer, "cat", "/sys/class/net/up0/address").strip()
+    wire = lab.net.raw(peer, "up0")
+
+    def errors(source="172.31.0.2", port=4789):
+        frame = frames.ethernet(mac, theirs, 0x0800, outer(source, "172.31.0.1", port))
+        while receive(wire, lambda _: True, 0.05):
+            pass
+        for _ in range(3):
+            wire.send(frame)
+        return receive(wire, is_error, 1) is not None
+    # Packets of another sender are the host's, and no program there has opened the port.
+    lab.net.ip(sw.netns, "neigh", "replace", "172.31.0.9", "lladdr", theirs, "dev", "up0")
+    assert errors(source="172.31.0.9"), "the host does not reply at all"
+    assert errors(port=4790)
+    assert not errors()
+    for sig in (signal.SIGTERM, signal.SIGKILL):
+        sw.stop_daemon(sig)
+        assert n_filters(lab, sw) == 1
+        assert not errors(), sig
+        sw.start_daemon()
+        wait_up(sw)
+        until_reply(lab, pod)
+        assert n_filters(lab, sw) == 1 and not errors(), sig
+    # The tunnel goes while no switch runs.
+    sw.stop_daemon(signal.SIGKILL)
+    sw.vsctl("--no-wait", "del-port", "tun0")
+    sw.start_daemon()
+    wait_for("the device to be the host's", lambda: n_filters(lab, sw) == 0, 30)
+    assert errors()
+    # The end with --cleanup gives the device back.
+    tunnel(sw, "vxlan", "172.31.0.2")
+    wait_up(sw)
+    until_reply(lab, pod)
+    pid, sw.pid = sw.pid, None
+    sw.appctl("exit", "--cleanup")
+    wait_for("the switch to end", lambda: not os.path.exists(f"/proc/{pid}"))
+    assert n_filters(lab, sw) == 0
+
+
+@limit(240)
+def scenario_filters_of_others_stay(lab):
+    """Classifiers of another program at the device are left alone."""
+    sw = node(lab, 1)
+    peer = lab.net.namespace("host")
+    link(lab, sw.netns, peer)
+    own(lab, sw.netns, 1)
+    own(lab, peer, 2)
+    lab.net.run(sw.netns, "tc", "qdisc", "add", "dev", "up0", "clsact")
+    lab.net.run(sw.netns, "tc", "filter", "add", "dev", "up0", "ingress", "protocol", "all", "prio", "7", "bpf", "da", "bytecode", "1,6 0 0 4294967295,")
+    tunnel(sw, "vxlan", "172.31.0.2")
+    wait_up(sw)
+    shown = lambda: lab.net.run(sw.netns, "tc", "filter", "show", "dev", "up0", "ingress")
+    wait_for("the filter", lambda: n_filters(lab, sw) == 1)
+    assert "pref 7 bpf" in shown(), shown()
+    sw.vsctl("del-port", "tun0")
+    wait_for("the device to be the host's", lambda: n_filters(lab, sw) == 0)
+    assert "pref 7 bpf" in shown(), shown()
+
+
+@limit(240)
+def scenario_mtu_of_the_path(lab):
+    """The device's MTU and the route's are those of outer packets; longer ones are dropped by name."""
+    sw, pod, peer = one_switch(lab)
+    until_reply(lab, pod)
+    for ns in (sw.netns, peer):
+        lab.net.ip(ns, "link", "set", "up0", "mtu", "1400")
+    counted = lambda: int(sw.appctl("coverage/read-counter", "datapath_drop_tx_too_long") or 0)
+    before = counted()
+
+    def is_dropped():
+        lab.net.run(pod, "ping", "-n", "-c", "1", "-W", "1", "-M", "do", "-s", str(POD_MTU - 28), "10.5.0.2", check=False)
+        return counted() > before
+    wait_for("packets that are too long", is_dropped, 30, 0.2)
+    lab.net.ping(pod, "10.5.0.2", size=1400 - 50 - 28, df=True)
+    for ns, dev in ((pod, "eth0"), (peer, "vx0")):
+        lab.net.ip(ns, "link", "set", dev, "mtu", "1350")
+    transfer(lab, peer, pod, "10.5.0.2")
+    transfer(lab, pod, peer, "10.5.0.1")
+
+
+@limit(240)
+def scenario_reasons_in_the_status(lab):
+    """An own address, a loopback device and a device without Ethernet frames have one line each. Other tunnels
+    continue to work."""
+    sw, pod, _ = one_switch(lab)
+    until_reply(lab, pod)
+    lab.net.ip(sw.netns, "tuntap", "add", "dev", "l3", "mode", "tun")
+    lab.net.address(sw.netns, "l3", "172.28.0.1/24")
+    lab.net.ip(sw.netns, "route", "add", "172.27.0.0/16", "dev", "lo")
+    for remote, why in (("172.31.0.1", "172.31.0.1 is an address of this host"),
+                        ("172.28.0.2", "its frames have no Ethernet header"),
+                        ("172.27.0.2", "a loopback device cannot be a port")):
+        name = f"bad{remote.split('.')[1]}"
+        sw.vsctl("add-port", "br-int", name, "--", "set", "interface", name, "type=vxlan", f"options:remote_ip={remote}", "options:key=9")
+        wait_for(f"a reason for {remote}", lambda: why in status(sw, name), 30)
+    time.sleep(3)
+    for dev in ("l3", "lo"):
+        assert sw.log().count(f"{dev}: tunnels cannot use this device") == 1, sw.log()
+    lab.net.ping(pod, "10.5.0.2")
+
+
+@limit(240)
+def scenario_a_thousand_tunnels(lab):
+    """A thousand tunnels over one device: one filter has all of them, and the last one forwards."""
+    sw, pod, peer = one_switch(lab)
+    lab.net.ip(sw.netns, "route", "add", "172.16.0.0/12", "dev", "up0")
+    words = []
+    for n in range(1000):
+        name, remote = f"many{n}", f"172.20.{n // 200}.{n % 200 + 1}"
+        words += ["--", "add-port", "br-int", name, "--", "set", "interface", name, "type=geneve", f"options:remote_ip={remote}", "options:key=5"]
+    sw.vsctl(*words[1:], timeout=200)
+    wait_for("the last one", lambda: "tunnel_egress_iface=up0" in status(sw, "many999"), 60)
+    assert n_filters(lab, sw) == 1
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.5.0.2")
+    mac = lab.net.run(sw.netns, "cat", "/sys/class/net/up0/address").strip()
+    theirs = lab.net.run(peer, "cat", "/sys/class/net/up0/address").strip()
+    wire = lab.net.raw(peer, "up0")
+    received = lambda: int(re.search(r"rx pkts=(\d+)", sw.ofctl("dump-ports", "br-int", "many999"))[1])
+    before = received()
+    inner = frames.ethernet("02:00:00:00:00:01", "02:00:00:00:00:02", 0x9000, b"x" * 60)
+    geneve = b"\0\0\x65\x58" + (5).to_bytes(3, "big") + b"\0"
+    source = "172.20.4.200"
+    packet = frames.ipv4(source, "172.31.0.1", 17, frames.udp(source, "172.31.0.1", 5000, 6081, geneve + inner))
+
+    def arrives():
+        wire.send(frames.ethernet(mac, theirs, 0x0800, packet))
+        return received() > before
+    wait_for("a packet of the last tunnel", arrives, 30, 0.3)
+
+
+@limit(240)
+def scenario_offload_names_the_reason(lab):
+    """With hw-offload, workers forward these tunnels, and `heddle offload --explain` names the reason."""
+    sw = node(lab, 1)
+    sw.vsctl("set", "open_vswitch", ".", "other_config:hw-offload=true")
+    sw.stop_daemon()
+    sw.start_daemon()
+    peer = lab.net.namespace("host")
+    link(lab, sw.netns, peer)
+    own(lab, sw.netns, 1)
+    own(lab, peer, 2)
+    kernel_vxlan(lab, peer, "172.31.0.2", "172.31.0.1", "10.5.0.2/24")
+    tunnel(sw, "vxlan", "172.31.0.2")
+    pod = pod_of(lab, sw, 1)
+    wait_up(sw)
+    reach(lab, (pod, peer))
+    if "eBPF is off" in sw.log():
+        raise Skip("no eBPF here")
+    lab.net.ping(pod, "10.5.0.2", count=20)
+    why = sw.appctl("heddle/offload", "in_port=vpod1", check=False)
+    assert "device in no bridge" in why, why
+
+
+if __name__ == "__main__":
+    main()
