@@ -84,14 +84,14 @@ impl Lab {
             .neighbours
             .set_system([(key, known)].into());
     }
-    fn from_pod(&self) -> Translation {
+    fn pod_packet(&self) -> Translation {
         self.translate(&Self::key("in_port=1,ip"), Purpose::Miss)
     }
     fn is_right(&self, t: &Translation) -> bool {
         !t.uncacheable && self.generations.hold(&t.deps)
     }
     /// The translation for a packet that comes in by eth0.
-    fn from_eth0(&self, packet: &str) -> Translation {
+    fn eth0_packet(&self, packet: &str) -> Translation {
         let key = FlowKey::parse_text(packet, None).expect("a packet");
         let key = FlowKey {
             in_port: ETH0.0,
@@ -104,7 +104,7 @@ impl Lab {
 #[test]
 fn packets_leave_by_the_device_as_soon_as_the_kernel_knows_the_neighbour() {
     let lab = lab();
-    let first = lab.from_pod();
+    let first = lab.pod_packet();
     assert!(
         matches!(&first.actions[..], [Action::Wait(_)]),
         "{:?}",
@@ -121,7 +121,7 @@ fn packets_leave_by_the_device_as_soon_as_the_kernel_knows_the_neighbour() {
     assert!(lab.is_right(&first));
     lab.meet(NEXT_MAC);
     assert!(!lab.is_right(&first), "the neighbour is known now");
-    let second = lab.from_pod();
+    let second = lab.pod_packet();
     let [Action::TunnelPush(push), Action::Output(ETH0)] = &second.actions[..] else {
         panic!("{:?}", second.actions);
     };
@@ -136,23 +136,23 @@ fn packets_leave_by_the_device_as_soon_as_the_kernel_knows_the_neighbour() {
 fn packets_to_this_host_and_by_unknown_devices_are_dropped() {
     let mut lab = lab();
     lab.meet(NEXT_MAC);
-    let sent = lab.from_pod();
+    let sent = lab.pod_packet();
     lab.underlay = UnderlayPorts::default();
     lab.publish();
     assert!(!lab.is_right(&sent), "the device is no port any more");
-    let lost = lab.from_pod();
+    let lost = lab.pod_packet();
     assert_eq!(lost.actions, [Action::Drop(DropReason::TunnelRoute)]);
     lab.underlay = eth0();
     lab.bridges[0].tunnels.insert(Port(TUNNEL), tunnel("10.0.0.1"));
     lab.publish();
     assert!(!lab.is_right(&lost), "there is another port");
-    assert_eq!(lab.from_pod().actions, [Action::Drop(DropReason::TunnelRoute)]);
+    assert_eq!(lab.pod_packet().actions, [Action::Drop(DropReason::TunnelRoute)]);
 }
 
 #[test]
 fn only_packets_of_tunnels_to_this_host_come_in() {
     let mut lab = lab();
-    let arrived = lab.from_eth0("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
+    let arrived = lab.eth0_packet("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
     let [Action::TunnelPop(pop)] = &arrived.actions[..] else {
         panic!("{:?}", arrived.actions);
     };
@@ -165,17 +165,17 @@ fn only_packets_of_tunnels_to_this_host_come_in() {
         "udp,dl_vlan=5,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789",
         "arp",
     ] {
-        let dropped = lab.from_eth0(other);
+        let dropped = lab.eth0_packet(other);
         assert_eq!(dropped.actions, [Action::Drop(DropReason::NoTunnel)], "{other}");
     }
     // The address moves away: the packets are not for this host.
     let routes = &lab.pipeline.underlay().routes;
     routes.set_system(&System::default());
     assert!(!lab.is_right(&arrived));
-    let dropped = lab.from_eth0("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
+    let dropped = lab.eth0_packet("udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
     assert_eq!(dropped.actions, [Action::Drop(DropReason::NoTunnel)]);
     lab.underlay = UnderlayPorts::default();
     lab.publish();
     assert!(!lab.is_right(&dropped));
-    assert_eq!(lab.from_eth0("arp").actions, [Action::Drop(DropReason::NoPort)]);
+    assert_eq!(lab.eth0_packet("arp").actions, [Action::Drop(DropReason::NoPort)]);
 }
