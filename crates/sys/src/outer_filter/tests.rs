@@ -86,7 +86,7 @@ fn run(program: &[Op], f: &Frame) -> u32 {
         let (code, yes, no, k) = program[at];
         at += 1;
         let jump = |is: bool| usize::from(if is { yes } else { no });
-        let loaded = |v: Option<u32>| v.map_or(Err(0), Ok);
+        let loaded = |v: Option<u32>| v.ok_or(0);
         let step = match code {
             LD_IMM => Ok(k),
             LD_W_ABS => loaded(load(k, 4)),
@@ -140,7 +140,7 @@ const SOCKET: ReturnCodes = ReturnCodes { taken: 1, others: 0 };
 
 fn v4(n: u8) -> IpAddr {
     // Some below and some above the middle of all addresses.
-    Ipv4Addr::new(if n % 2 == 0 { 10 } else { 200 }, 0, n / 64, n).into()
+    Ipv4Addr::new(if n.is_multiple_of(2) { 10 } else { 200 }, 0, n / 64, n).into()
 }
 
 fn v6(n: u8) -> IpAddr {
