@@ -278,7 +278,7 @@ def scenario_a_changed_and_a_deleted_profile(lab):
     add(db, bridge, {"name": "br-ex"}, {"name": "br-ex", "type": "internal"})
     wait_for("br-ex", lambda: "br-ex" in lab.net.ip(sw.netns, "-br", "link"))
     lab.net.address(sw.netns, "br-ex", f"{LEASED}/24")
-    lab.net.ping(sw.netns, SERVER)
+    wait_for("the router", lambda: lab.net.ping(sw.netns, SERVER, count=1, lossless=False))
     before = network(lab, sw.netns)
     # nmstate's own transaction about the switch itself, and OVN's ports beside NetworkManager's.
     root, = db.select("Open_vSwitch")
@@ -296,14 +296,14 @@ def scenario_a_changed_and_a_deleted_profile(lab):
     wait_for("the device's MTU", lambda: network(lab, sw.netns)[1] == 1300)
     assert network(lab, sw.netns)[0] == before[0] and network(lab, sw.netns)[3:] == before[3:], (network(lab, sw.netns), before)
     lab.net.ip(router, "neigh", "flush", "all")
-    lab.net.ping(sw.netns, SERVER)
+    wait_for("the router", lambda: lab.net.ping(sw.netns, SERVER, count=1, lossless=False))
     # The profile of the uplink goes first, then the bridge with what is left in it.
     rows, port = db.select("Bridge", "br-ex"), db.select("Port", "enp1s0")[0]
     db.transact({"op": "mutate", "table": "Bridge", "where": at(rows[0]), "mutations": [["ports", "delete", ["set", [port["_uuid"]]]]]})
     wait_for("the uplink to go", lambda: "enp1s0" not in sw.ofctl("show", "br-ex"))
     lab.net.address(sw.netns, "enp1s0", "192.0.2.60/24")
     lab.net.ip(sw.netns, "addr", "del", f"{LEASED}/24", "dev", "br-ex")
-    lab.net.ping(sw.netns, SERVER)
+    wait_for("the router", lambda: lab.net.ping(sw.netns, SERVER, count=1, lossless=False))
     db.transact({"op": "mutate", "table": "Open_vSwitch", "where": at(root), "mutations": [["bridges", "delete", ["set", [rows[0]["_uuid"]]]]]})
     wait_for("br-ex to go", lambda: "br-ex" not in lab.net.ip(sw.netns, "-br", "link"))
     assert "br-int" in sw.vsctl("list-br") and sw.alive()
