@@ -27,6 +27,8 @@ def attributes(data):
     found = {}
     while len(data) >= 4:
         size, kind = struct.unpack_from("HH", data)
+        if size < 4:
+            break
         found[kind & 0x3fff] = data[4:size]
         data = data[(size + 3) & ~3:]
     return found
@@ -59,7 +61,8 @@ class KernelEntry:
         self.reply = ends(found[TUPLE_REPLY])
         self.zone = int.from_bytes(found.get(ZONE, b""), "big")
         self.mark = int.from_bytes(found.get(MARK, b""), "big")
-        self.label = int.from_bytes(found.get(LABELS, b""), "little")
+        self.label_bytes = found.get(LABELS, b"")
+        self.label = int.from_bytes(self.label_bytes, "little")
         self.timeout = int.from_bytes(found.get(TIMEOUT, b""), "big")
         self.status = int.from_bytes(found[STATUS], "big")
 

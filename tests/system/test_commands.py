@@ -170,5 +170,25 @@ def scenario_hidden_rules(lab):
     assert "n_packets=4" in text and "n_packets=1" in text, text
 
 
+def scenario_the_kernels_datapath_in_its_own_form(lab):
+    """Bridges without a type: `dpctl` shows `system@ovs-system` as programs read it that were written for the kernel's datapath."""
+    sw = lab.switch(start=False)
+    sw.args.remove("--disable-system")
+    sw.start()
+    sw.vsctl("add-br", "br0")
+    a, b = lab.veth_pod(sw, "a", "10.1.0.1/24"), lab.veth_pod(sw, "b", "10.1.0.2/24")
+    lab.net.ping(a, "10.1.0.2")
+    lab.net.ping(b, "10.1.0.1")
+    assert sw.appctl("dpctl/dump-dps") == "system@ovs-system\n"
+    for name in ("ovs-system", "system@ovs-system"):
+        shown = sw.appctl("dpctl/show", name)
+        assert re.match(r"system@ovs-system:\n  lookups: hit:\d+ missed:\d+ lost:\d+\n  flows: \d+\n"
+                        r"  masks: hit:\d+ total:\d+ hit/pkt:\d+\.\d\d\n  port \d+: ", shown), shown
+    flows = sw.appctl("dpctl/dump-flows", "ovs-system").splitlines()
+    assert flows and all(f.startswith("recirc_id(0),in_port(") and "packet_type" not in f for f in flows), flows
+    keys = [f.split(", packets:")[0] for f in flows]
+    assert len(set(keys)) == len(keys) and any("eth_type(0x0800)" in key for key in keys), flows
+
+
 if __name__ == "__main__":
     main()

@@ -22,6 +22,13 @@ SETTING = "other_config:heddle-kernel-conntrack"
 MAX = "/proc/sys/net/netfilter/nf_conntrack_max"
 
 
+def programs(*names):
+    """Skips the scenario if a program is missing."""
+    for name in names:
+        if not shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin"):
+            raise Skip(f"{name} is not installed")
+
+
 def mirror(sw, value="true", **others):
     """Sets the mirror's settings; off if the value is None."""
     for name in ("", "-limit", "-zones"):
@@ -124,6 +131,7 @@ def endpoint_change(entry):
 
 
 def stale(lab, v6):
+    programs("conntrack")
     s = Service(lab, v6)
     family = 6 if v6 else 4
     kernel = table(lab, s.sw)
@@ -205,6 +213,7 @@ def pair(lab, rules):
 @limit(120)
 def scenario_labels_marks_and_zones(lab):
     """Labelled connections of any protocol are shown with mark and label, and deleted by them; zone 0 is the host's."""
+    programs("conntrack", "nft")
     sw, a, b = pair(lab, [
         "priority=20,icmp,actions=ct(commit,zone=9,exec(set_field:0x21->ct_mark,set_field:0x1122334455660000000000000001->ct_label)),normal",
         "priority=20,tcp,actions=ct(commit,zone=5),ct(commit,zone=0,exec(set_field:0x1->ct_label)),normal",

@@ -26,6 +26,8 @@ UNMARKED = "priority=4,in_port=LOCAL,pkt_mark=0,actions=output:pod"
 
 def start(lab, *rules, config=(), daemon=None):
     """The host's own port and a pod's internal port, whose packets nft counts by their mark."""
+    if not shutil.which("nft", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin"):
+        raise Skip("nft is not installed")
     sw = lab.switch()
     if config or daemon:
         if config:

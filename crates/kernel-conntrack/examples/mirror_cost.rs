@@ -1,7 +1,7 @@
 //! Processor time of the mirror's thread, with N connections in the tracker and the kernel's table.
 //!
 //! `unshare -n target/release/examples/cost [N]` (root; default 10000), after
-//! `cargo build --release -p heddle-kernel-conntrack --example cost`
+//! `cargo build --release -p heddle-kernel-conntrack --example mirror_cost`
 
 use heddle_conntrack::offloaded::{ConnId, Offloadable};
 use heddle_conntrack::{Config, Conntrack, Endpoint, Tuple};

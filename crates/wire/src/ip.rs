@@ -145,4 +145,6 @@ pub fn pseudo(header: &[u8], v6: bool, proto: u8, len: u32) -> Option<Sum> {
 impl Ipv6Frag {
     /// The offset in `offset`.
     pub const OFFSET: u16 = 0xfff8;
+    /// The bit of `offset` for more fragments.
+    pub const MORE: u16 = 1;
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Connections of the switch in the kernel's table, where ovnkube, conntrack and exporters read and delete them."""
 
+import contextlib
 import os
 import re
 import socket
@@ -8,7 +9,7 @@ import sys
 import threading
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-from lab.parity.netlink import connections, delete_connections
+from lab.ctnetlink import Table
 from lab.parity.node import Node
 from lab.runner import main
 from lab.shell import wait_for
@@ -78,7 +79,13 @@ class Service:
         raise AssertionError("the service does not reply")
 
     def table(self):
-        return connections(self.node.net, self.node.host)
+        with contextlib.closing(Table(self.node.net, self.node.host)) as table:
+            return table.list()
+
+    def delete(self, wanted):
+        """Deletes as ovnkube's library does, and returns the number."""
+        with contextlib.closing(Table(self.node.net, self.node.host)) as table:
+            return table.delete_matching(wanted)
 
     def listed(self, what, wanted, number=1):
         """Waits until this number of entries of the kernel's table are wanted, and returns them."""
@@ -114,7 +121,7 @@ class Service:
 
 
 def is_service(entry):
-    return entry.zone == 7 and entry.protocol == UDP and entry.original == ((CLIENT, SOURCE), (SERVICE, 53), UDP)
+    return (entry.zone, entry.proto, entry.src, entry.sport, entry.dst, entry.dport) == (7, UDP, CLIENT, SOURCE, SERVICE, 53)
 
 
 def scenario_translated_udp_is_listed(lab):
@@ -138,7 +145,7 @@ def deleted(s, delete):
     delete()
     wait_for("the new backend", lambda: s.request() == "second", 10, 0.2)
     found = s.listed("the new connection", is_service)
-    assert found[0].reply[0] == (SECOND, 5353), found
+    assert (found[0].reply[0], found[0].reply[3]) == (SECOND, 5353), found
 
 
 def scenario_conntrack_deletes_a_connection(lab):
@@ -153,8 +160,8 @@ def scenario_ovnkube_deletes_a_connection(lab):
     s = Service(lab)
 
     def delete():
-        to_first = lambda entry: entry.protocol == UDP and entry.reply[0][0] == FIRST  # noqa: E731
-        assert delete_connections(s.node.net, s.node.host, to_first) == 1
+        to_first = lambda entry: entry.proto == UDP and entry.reply[0] == FIRST  # noqa: E731
+        assert s.delete(to_first) == 1
     deleted(s, delete)
 
 
@@ -162,10 +169,10 @@ def scenario_connection_with_a_label(lab):
     """A connection is found by its label, and once it is deleted, its packets belong to no connection."""
     s = Service(lab, commit=f",exec(set_field:{LABEL:#x}->ct_label,set_field:0x5->ct_mark)")
     client, _ = s.tcp()
-    found = s.listed("the label", lambda entry: entry.label == LABEL.to_bytes(16, "little"))
-    assert (found[0].zone, found[0].protocol, found[0].original[1], found[0].mark) == (7, TCP, (FIRST, 8080), 5), found
+    found = s.listed("the label", lambda entry: entry.label_bytes == LABEL.to_bytes(16, "little"))
+    assert (found[0].zone, found[0].proto, found[0].dst, found[0].dport, found[0].mark) == (7, TCP, FIRST, 8080, 5), found
     s.backend(FIRST, new="drop")
-    assert delete_connections(s.node.net, s.node.host, lambda entry: LABEL.to_bytes(10, "little") in entry.label) == 1
+    assert s.delete(lambda entry: LABEL.to_bytes(10, "little") in entry.label_bytes) == 1
 
     def gone():
         client.send(b"more")
@@ -181,10 +188,10 @@ def scenario_connections_of_an_address(lab):
     s.node.net.ping(s.pods["client"], FIRST)
     s.client.sendto(b"who", (FIRST, 5353))
     assert s.client.recv(100) == b"first"
-    its = lambda entry: entry.zone == 7 and entry.original[1][0] == FIRST  # noqa: E731
+    its = lambda entry: entry.zone == 7 and entry.dst == FIRST  # noqa: E731
     found = s.listed("connections to the pod", its, 3)
-    assert {entry.protocol for entry in found} == {TCP, UDP, ICMP}, found
-    assert delete_connections(s.node.net, s.node.host, its) == 3
+    assert {entry.proto for entry in found} == {TCP, UDP, ICMP}, found
+    assert s.delete(its) == 3
     s.listed("connections that were deleted", its, 0)
     s.backend(FIRST, new="drop")
     s.client.sendto(b"who", (FIRST, 5353))

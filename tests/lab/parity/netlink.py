@@ -1,31 +1,16 @@
-"""Generic and netfilter netlink, as far as the checks need them: connections and samples of packets."""
+"""Generic netlink, as far as the checks need it: samples of packets."""
 
 import contextlib
 import socket
 import struct
 
-NETLINK_NETFILTER, NETLINK_GENERIC = 12, 16
+from lab.ctnetlink import attribute, attributes
+
+NETLINK_GENERIC = 16
 SOL_NETLINK, ADD_MEMBERSHIP = 270, 1
 REQUEST, ACK, DUMP = 1, 4, 0x300
 ERROR, DONE = 2, 3
 GENL_ID_CTRL, GET_FAMILY = 16, 3
-CT_GET, CT_DELETE = 0x0101, 0x0102
-
-
-def attributes(data):
-    """{type: payload}; of several with one type the last."""
-    found, at = {}, 0
-    while at + 4 <= len(data):
-        length, kind = struct.unpack_from("=HH", data, at)
-        if length < 4:
-            break
-        found[kind & 0x3fff] = data[at + 4:at + length]
-        at += (length + 3) & ~3
-    return found
-
-
-def attribute(kind, payload):
-    return struct.pack("=HH", 4 + len(payload), kind) + payload + b"\0" * (-len(payload) % 4)
 
 
 def messages(data):
@@ -63,47 +48,6 @@ def opened(net, ns, protocol):
         sock.bind((0, 0))
         return sock
     return net.socket(ns, make)
-
-
-class Connection:
-    """One entry of the kernel's table, from a dump."""
-
-    def __init__(self, raw):
-        self.raw = raw[4:]
-        parts = attributes(self.raw)
-        self.original, self.reply = (ends(parts[kind]) for kind in (1, 2))
-        self.protocol = self.original[2]
-        self.zone = int.from_bytes(parts.get(18, b"\0\0"))
-        self.mark = int.from_bytes(parts.get(8, b"\0\0\0\0"))
-        self.label = parts.get(22, b"")
-
-    def __repr__(self):
-        return f"zone {self.zone} {self.original} {self.reply} mark {self.mark:#x} label {self.label.hex()}"
-
-
-def ends(data):
-    """((source, port), (destination, port), protocol) of a tuple."""
-    parts = attributes(data)
-    addresses, protocol = attributes(parts[1]), attributes(parts[2])
-    four = 1 in addresses
-    source, target = (socket.inet_ntop(socket.AF_INET if four else socket.AF_INET6, addresses[kind])
-                      for kind in ((1, 2) if four else (3, 4)))
-    return (source, int.from_bytes(protocol.get(2, b""))), (target, int.from_bytes(protocol.get(3, b""))), protocol[1][0]
-
-
-def connections(net, ns):
-    """All entries of a namespace's table for IPv4."""
-    with opened(net, ns, NETLINK_NETFILTER) as sock:
-        return [Connection(raw) for raw in request(sock, CT_GET, DUMP, struct.pack("=BBH", socket.AF_INET, 0, 0))]
-
-
-def delete_connections(net, ns, wanted):
-    """Reads the table and deletes each entry that is wanted, by the attributes read: so ovnkube's library does it."""
-    gone = [found for found in connections(net, ns) if wanted(found)]
-    with opened(net, ns, NETLINK_NETFILTER) as sock:
-        for found in gone:
-            request(sock, CT_DELETE, ACK, struct.pack("=BBH", socket.AF_INET, 0, 0) + found.raw)
-    return len(gone)
 
 
 class Samples:

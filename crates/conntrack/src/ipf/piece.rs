@@ -10,8 +10,6 @@ const MAX_BYTES: usize = 0xffff;
 const MAX_EXTENSIONS: usize = 8;
 /// Offset of the next header's number in IPv6's header.
 const NEXT_AT: usize = 6;
-/// The bit "more fragments" of [`Ipv6Frag::offset`].
-const MORE: u16 = 1;
 
 /// Reason why a fragment cannot be put together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +109,7 @@ impl Piece {
                     proto: 0,
                     start: usize::from(offset & Ipv6Frag::OFFSET),
                     len: size.checked_sub(at)?,
-                    last: offset & MORE == 0,
+                    last: offset & Ipv6Frag::MORE == 0,
                     at,
                     header,
                     next_at,

@@ -1,16 +1,14 @@
 //! Cutting a datagram into IP fragments (RFC 791, 3.2; RFC 8200, 4.5).
 
-use super::frame::{L3, be16};
+use super::frame::{L3, be16, write_checksum};
 use super::{SegmentError, is_v4};
-use heddle_wire::checksum::{Sum, checksum};
+use heddle_wire::checksum::Sum;
 use heddle_wire::ip::{Ipv4, Ipv6, Ipv6Ext, Ipv6Frag, proto};
 use heddle_wire::{Be16, Be32, split, split_mut};
 use std::hash::{BuildHasher, RandomState};
 
 /// Maximum number of IPv6 extension headers before the fragment header.
 const MAX_EXTENSIONS: usize = 8;
-/// The bit "more fragments" of [`Ipv6Frag::offset`].
-const MORE: u16 = 1;
 
 /// The headers of a datagram that each of its fragments repeats.
 #[derive(Clone, Copy, Debug)]
@@ -81,11 +79,7 @@ impl Fragments {
         let more = if last { 0 } else { Ipv4::MORE };
         ip.total_len = len;
         ip.frag = Be16::new(ip.frag.get() & Ipv4::DONT | more | offset);
-        ip.csum = Be16::new(0);
-        let sum = checksum(header);
-        let (ip, _) = split_mut::<Ipv4>(header).ok_or(SegmentError::Malformed)?;
-        ip.csum = Be16::new(sum);
-        Ok(())
+        write_checksum(header)
     }
 
     fn fix_v6(&self, frame: &mut [u8], from: usize, last: bool) -> Result<(), SegmentError> {
@@ -99,7 +93,7 @@ impl Fragments {
             .get_mut(self.payload - self.l3_at..)
             .ok_or(SegmentError::Malformed)?;
         let (frag, _) = split_mut::<Ipv6Frag>(behind).ok_or(SegmentError::Malformed)?;
-        let more = if last { 0 } else { MORE };
+        let more = if last { 0 } else { Ipv6Frag::MORE };
         frag.next = fragmented;
         frag.reserved = 0;
         frag.offset = Be16::new(be16(from)?.get() | more);

@@ -63,6 +63,16 @@ pub(super) fn network(frame: &[u8], at: usize, begins: Begins) -> Result<(L3, us
     }
 }
 
+/// Writes the checksum of an IPv4 header, whose bytes are `header`.
+pub(super) fn write_checksum(header: &mut [u8]) -> Result<(), SegmentError> {
+    let (ip, _) = split_mut::<Ipv4>(header).ok_or(SegmentError::Malformed)?;
+    ip.csum = Be16::new(0);
+    let sum = checksum(header);
+    let (ip, _) = split_mut::<Ipv4>(header).ok_or(SegmentError::Malformed)?;
+    ip.csum = Be16::new(sum);
+    Ok(())
+}
+
 /// Sets lengths and identification of the IP header of segment `index`, whose bytes are `segment`. The header
 /// is at `l3_at` and, if it is IPv4's, ends at `l4_at`.
 pub(super) fn fix_ip(
@@ -78,11 +88,7 @@ pub(super) fn fix_ip(
         // Each datagram has its own identification (RFC 6864: it matters only where fragments may arise).
         let step = u16::try_from(index).map_err(|_| SegmentError::TooMany)?;
         ip.id = Be16::new(ip.id.get().wrapping_add(step));
-        ip.csum = Be16::new(0);
-        let header = l3.get(..l4_at - l3_at).ok_or(SegmentError::Malformed)?;
-        let sum = checksum(header);
-        let (ip, _) = split_mut::<Ipv4>(l3).ok_or(SegmentError::Malformed)?;
-        ip.csum = Be16::new(sum);
+        write_checksum(l3.get_mut(..l4_at - l3_at).ok_or(SegmentError::Malformed)?)?;
     } else {
         let (ip, _) = split_mut::<Ipv6>(l3).ok_or(SegmentError::Malformed)?;
         ip.payload_len = be16(len.checked_sub(Ipv6::LEN).ok_or(SegmentError::Malformed)?)?;

@@ -5,6 +5,7 @@
 use super::super::{finish, longest_piece};
 use super::*;
 use heddle_packet::{Csum, Gso, GsoKind, Offload, Packet, Pool, Wraps};
+use heddle_wire::checksum::checksum;
 use proptest::prelude::*;
 
 /// A datagram of IPv4 with these options, or of IPv6 with these extension headers.
@@ -92,7 +93,7 @@ fn join6(all: &[Vec<u8>], (next_at, at): (usize, usize), next: u8) -> Vec<u8> {
         let (first, _) = split::<Ipv6Frag>(&all[0][at..]).unwrap();
         assert_eq!((frag.next, frag.id.get()), (next, first.id.get()));
         assert_eq!(usize::from(frag.offset.get() & Ipv6Frag::OFFSET), payload.len());
-        assert_eq!(frag.offset.get() & MORE != 0, i + 1 < all.len());
+        assert_eq!(frag.offset.get() & Ipv6Frag::MORE != 0, i + 1 < all.len());
         payload.extend(&f[at + Ipv6Frag::LEN..]);
     }
     payload
