@@ -370,23 +370,33 @@ def scenario_filters_of_others_stay(lab):
 
 @limit(240)
 def scenario_mtu_of_the_path(lab):
-    """The device's MTU and the route's are those of outer packets; longer ones are dropped by name."""
+    """The device's MTU and the route's are those of outer packets. Senders of longer ones get an ICMP error, which comes
+    out of the tunnel for rules; packets that get none are dropped by name."""
     sw, pod, peer = one_switch(lab)
     until_reply(lab, pod)
     for ns in (sw.netns, peer):
         lab.net.ip(ns, "link", "set", "up0", "mtu", "1400")
-    counted = lambda: int(sw.appctl("coverage/read-counter", "datapath_drop_tx_too_long") or 0)
-    before = counted()
+    ping = lambda fragments: lab.net.run(pod, "ping", "-n", "-c", "1", "-W", "1", "-M", fragments, "-s", str(POD_MTU - 28),
+                                         "10.5.0.2", check=False)
+    forget = lambda: lab.net.ip(pod, "route", "flush", "cache")
+    wait_for("the MTU of the device", lambda: re.search(r"mtu ?= ?1350", ping("do")), 30, 0.2)
+    lab.net.ping(pod, "10.5.0.2", size=1350 - 28, df=True)
+    lab.net.ip(sw.netns, "route", "replace", "172.31.0.0/24", "dev", "up0", "src", "172.31.0.1", "mtu", "1300")
 
-    def is_dropped():
-        lab.net.run(pod, "ping", "-n", "-c", "1", "-W", "1", "-M", "do", "-s", str(POD_MTU - 28), "10.5.0.2", check=False)
-        return counted() > before
-    wait_for("packets that are too long", is_dropped, 30, 0.2)
-    lab.net.ping(pod, "10.5.0.2", size=1400 - 50 - 28, df=True)
-    for ns, dev in ((pod, "eth0"), (peer, "vx0")):
-        lab.net.ip(ns, "link", "set", dev, "mtu", "1350")
-    transfer(lab, peer, pod, "10.5.0.2")
+    def is_1250():
+        forget()
+        return re.search(r"mtu ?= ?1250", ping("do"))
+    wait_for("the MTU of the route", is_1250, 30, 0.2)
     transfer(lab, pod, peer, "10.5.0.1")
+    counted = lambda: int(sw.appctl("coverage/read-counter", "datapath_drop_tunnel_mtu") or 0)
+    forget()
+    before = counted()
+    ping("dont")
+    wait_for("the drop's name", lambda: counted() > before, 10, 0.2)
+    sw.ofctl("add-flow", "br-int", "priority=9,in_port=tun0,icmp,icmp_type=3,icmp_code=4,nw_src=10.5.0.2,tun_src=172.31.0.2,actions=drop")
+    forget()
+    assert not re.search(r"mtu ?=", ping("do"))
+    wait_for("an error by the rule", lambda: "n_packets=0," not in sw.ofctl("dump-flows", "br-int", "icmp"), 10, 0.2)
 
 
 @limit(240)

@@ -54,6 +54,8 @@ kinds! {
     TunnelPush = "datapath_drop_tunnel_push_error",
     /// The outer headers would make it longer than their length fields can hold.
     TunnelTooLong = "datapath_drop_tunnel_too_long",
+    /// Longer than the route of its tunnel carries, and its sender may get no ICMP error.
+    TooLongForPath = "datapath_drop_tunnel_mtu",
     /// Outer headers of another tunnel type, or with a wrong length, version, flag or protocol.
     TunnelPop = "datapath_drop_tunnel_pop_error",
     /// An STT header that does not fit the frame behind it.

@@ -648,6 +648,7 @@ fn name_of(action: &Action) -> &'static str {
         Action::TunnelPop(_) => "tnl_pop",
         Action::SetTunnel(_) => "set(tunnel)",
         Action::Wait(_) => "a packet that waits for a neighbour",
+        Action::TooBig { .. } => "icmp_too_big",
         Action::Output(_)
         | Action::SetEth { .. }
         | Action::SetIpv4 { .. }

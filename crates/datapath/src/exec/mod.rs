@@ -20,6 +20,7 @@ mod set;
 mod tags;
 #[cfg(test)]
 mod tests;
+mod too_big;
 pub(crate) mod tunnel;
 pub(crate) mod tx;
 pub(crate) mod upcalls;
@@ -729,6 +730,7 @@ fn apply(p: &mut Packet, meta: &mut Meta, action: &Action, now_ms: u64) -> Resul
         Action::PushNsh(header) => encap::push_nsh(p, meta, header),
         Action::PopNsh => return encap::pop_nsh(p, meta).ok_or(DropKind::NshDecap),
         Action::SetNsh(m) => encap::set_nsh(p, meta, m),
+        Action::TooBig { mtu } => return too_big::replace(p, meta, *mtu).ok_or(DropKind::TooLongForPath),
         Action::TunnelPush(push) => return tunnel::push(p, meta, push, now_ms),
         Action::SetPriority(m) => {
             meta.priority = (meta.priority & !m.mask) | (m.value & m.mask);

@@ -394,6 +394,10 @@ impl Compiler {
                     }
                     self.ops.push(Op::Apply(action.clone()));
                 }
+                Action::TooBig { .. } => {
+                    self.unshare(shared);
+                    self.ops.push(Op::Apply(action.clone()));
+                }
                 Action::Drop(reason) => {
                     self.ops.push(Op::Drop((*reason).into()));
                     return Some(());

@@ -48,7 +48,8 @@ fn without_outputs(actions: &[Action]) -> Vec<Action> {
         | Action::Ct(_)
         | Action::TunnelPush(_)
         | Action::TunnelPop(_)
-        | Action::Wait(_) => None,
+        | Action::Wait(_)
+        | Action::TooBig { .. } => None,
         Action::Clone(inner) => Some(Action::Clone(without_outputs(inner))),
         Action::Sample { probability, actions } => Some(Action::Sample {
             probability: *probability,

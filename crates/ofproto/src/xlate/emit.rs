@@ -97,7 +97,8 @@ fn size(action: &Action) -> usize {
         | Action::TunnelPush(_)
         | Action::TunnelPop(_)
         | Action::SetTunnel(_)
-        | Action::Wait(_) => attr(64),
+        | Action::Wait(_)
+        | Action::TooBig { .. } => attr(64),
     }
 }
 

@@ -31,7 +31,7 @@ use heddle_tunnel::config::Key;
 use heddle_tunnel::neigh::NeighEntry;
 use heddle_tunnel::routes::{Query, Route};
 use heddle_tunnel::{Encap, Gbp, Outer, TunnelConfig, TunnelPop, TunnelType};
-use heddle_wire::eth::ethertype;
+use heddle_wire::eth::{Ethernet, ethertype};
 use heddle_wire::tunnel::Gtpu;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
@@ -197,6 +197,7 @@ impl<'w> Ctx<'w> {
         *self.base = of_outer(&self.base, &outer);
         push.csum_optional = tunnel.config.csum_optional;
         let by_bytes = push.header.len() as u64;
+        let longest = self.longest_frame(hop, &outer, push.header.len());
         self.out.emit(DpAction::TunnelPush(Arc::new(push)));
         let n_credits = self.out.credits.len();
         match hop.egress {
@@ -215,13 +216,77 @@ impl<'w> Ctx<'w> {
         self.out.mask.0.skb_priority |= marks.1;
 
         let emitted = self.out.actions.len() - at;
+        (self.flow, self.base) = (old_flow, old_base);
         if emitted <= 1 {
             self.out.actions.truncate(at);
-        } else if !last {
+            return;
+        }
+        if let Some(len) = longest {
+            self.refuse_longer(from, hop, len, at);
+        }
+        if !last {
             let inner: Vec<_> = self.out.actions.drain(at..).collect();
             self.out.emit(DpAction::Clone(inner));
         }
-        (self.flow, self.base) = (old_flow, old_base);
+    }
+
+    /// Length of the longest frame that the path carries with an outer header of `header` bytes. `None`: no
+    /// frame has to be compared with it. The underlay's bridge decides, or outer packets may be fragmented,
+    /// or the input port's frames are short enough.
+    fn longest_frame(&mut self, hop: &NextHop<'_>, outer: &Outer, header: usize) -> Option<u16> {
+        let (Egress::Device(_), true, packet_type::ETHERNET) = (hop.egress, outer.df, self.flow.packet_type)
+        else {
+            return None;
+        };
+        let mtu = usize::try_from(hop.mtu()).ok()?;
+        let len = (mtu + Ethernet::LEN).checked_sub(header)?;
+        let from = self.input.from.and_then(|(bridge, port)| {
+            let bridge = self.input.snapshot.bridges.get(&bridge)?;
+            self.port_of(bridge, port)
+        });
+        let received = from.map_or(0, |port| port.mtu) as usize;
+        if received != 0 && received + Ethernet::LEN <= len {
+            return None;
+        }
+        u16::try_from(len).ok()
+    }
+
+    /// Makes the actions from `at` on those of frames of at most `len` bytes. For a longer one, the sender
+    /// gets an ICMP error, which continues as a packet that came out of the tunnel.
+    fn refuse_longer(&mut self, from: &PortView, hop: &NextHop<'_>, len: u16, at: usize) {
+        let less_equal: Vec<_> = self.out.actions.drain(at..).collect();
+        let mut metadata = FlowKey {
+            in_port: key_port(from.no),
+            ..FlowKey::default()
+        };
+        let kept = self.kept_metadata();
+        metadata.copy_tunnel(&kept);
+        // The error has the tunnel's key and options, as in Linux, and comes from the remote address.
+        (metadata.tun_src, metadata.tun_ipv6_src) = (self.flow.tun_dst, self.flow.tun_ipv6_dst);
+        (metadata.tun_dst, metadata.tun_ipv6_dst) = match hop.route.source {
+            IpAddr::V4(a) => (a.into(), [0; 16]),
+            IpAddr::V6(a) => (0, a.octets()),
+        };
+        let frozen = Frozen {
+            table: 0,
+            conntracked: false,
+            was_mpls: false,
+            mirrored: 0,
+            ..self.frozen(metadata)
+        };
+        const ETHERNET: u16 = 14;
+        const { assert!(Ethernet::LEN == ETHERNET as usize) };
+        let mtu = len.saturating_sub(ETHERNET);
+        let mut greater = vec![DpAction::TooBig { mtu }];
+        if let Some(held) = self.take_recirculation(frozen) {
+            greater.push(DpAction::Recirc(held.id));
+            self.out.credits.push(held);
+        }
+        self.out.emit(DpAction::CheckPktLen {
+            len,
+            greater,
+            less_equal,
+        });
     }
 
     /// The route to the tunnel's remote address, if there is one.

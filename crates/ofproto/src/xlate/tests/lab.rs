@@ -23,6 +23,8 @@ pub(crate) struct LabBridge {
     pub(crate) name: String,
     pub(crate) bundles: Vec<PortBundle>,
     pub(crate) config: HashMap<Port, u32>,
+    /// MTU of ports for which it is not 1500.
+    pub(crate) mtus: HashMap<Port, u32>,
     pub(crate) patches: HashMap<Port, (u64, Port)>,
     pub(crate) tunnels: HashMap<Port, Arc<Tunnel>>,
     pub(crate) down: HashSet<Port>,
@@ -89,6 +91,7 @@ impl Lab {
                 })
                 .collect(),
             config: HashMap::new(),
+            mtus: HashMap::new(),
             patches: HashMap::new(),
             tunnels: HashMap::new(),
             down: HashSet::new(),
@@ -145,7 +148,7 @@ impl Lab {
                     name: port_name(i, p),
                     binding,
                     mac: [0; 6],
-                    mtu: 1500,
+                    mtu: b.mtus.get(&p).copied().unwrap_or(1500),
                     config: b.config.get(&p).copied().unwrap_or(0),
                     up: !b.down.contains(&p),
                     bfd: b.bfd_ports.get(&p).cloned(),

@@ -132,6 +132,53 @@ fn packets_leave_by_the_device_as_soon_as_the_kernel_knows_the_neighbour() {
     assert!(!lab.is_right(&second), "the neighbour has moved");
 }
 
+/// Longer frames than the route carries go back as errors, unless the input port has none.
+#[test]
+fn frames_that_are_too_long_for_the_route_come_back() {
+    let mut lab = lab();
+    lab.meet(NEXT_MAC);
+    let mtu_of_the_pod = |lab: &mut Lab, mtu: u32| {
+        lab.bridges[0].mtus.insert(Port(1), mtu);
+        lab.publish();
+    };
+    mtu_of_the_pod(&mut lab, 1350);
+    let fits = lab.pod_packet();
+    assert!(matches!(
+        &fits.actions[..],
+        [Action::TunnelPush(_), Action::Output(ETH0)]
+    ));
+    mtu_of_the_pod(&mut lab, 1351);
+    assert!(!lab.is_right(&fits), "the pod's MTU has changed");
+    let compared = lab.pod_packet();
+    let [
+        Action::CheckPktLen {
+            len,
+            greater,
+            less_equal,
+        },
+    ] = &compared.actions[..]
+    else {
+        panic!("{:?}", compared.actions);
+    };
+    assert_eq!(*len, 1400 - 50 + 14);
+    let [Action::TooBig { mtu: 1350 }, Action::Recirc(id)] = greater[..] else {
+        panic!("{greater:?}");
+    };
+    assert!(matches!(
+        &less_equal[..],
+        [Action::TunnelPush(_), Action::Output(ETH0)]
+    ));
+    let frozen = lab.pipeline.frozen(id).expect("a pipeline");
+    let metadata = &frozen.frozen.metadata;
+    let address = |text: &str| text.parse::<std::net::Ipv4Addr>().expect("an address").into();
+    assert_eq!(metadata.in_port, TUNNEL);
+    assert_eq!(
+        (metadata.tun_src, metadata.tun_dst),
+        (address("10.0.0.2"), address("10.0.0.1"))
+    );
+    assert_eq!(metadata.tun_id, 7);
+}
+
 #[test]
 fn packets_to_this_host_and_by_unknown_devices_are_dropped() {
     let mut lab = lab();

@@ -1,0 +1,140 @@
+//! The ICMP error that replaces a packet which is too long for its path (RFC 1191, RFC 8201).
+//!
+//! Source: Linux makes the same error of a packet that is too long for a tunnel's route.
+
+#[cfg(test)]
+mod tests;
+
+use super::Meta;
+use super::tags::be16;
+use heddle_flow::packet_type;
+use heddle_packet::Packet;
+use heddle_wire::checksum::{Sum, checksum};
+use heddle_wire::eth::{Ethernet, ethertype};
+use heddle_wire::icmp::{ICMP_TOO_BIG, ICMPV6_TOO_BIG, Icmp, is_icmp_error, is_icmpv6_error};
+use heddle_wire::ip::{Ipv4, Ipv6, proto};
+use heddle_wire::{IntoBytes, split, split_mut};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Longest error, with its IP header: every host takes packets of this length.
+const MAX_V4: usize = 576;
+const MAX_V6: usize = 1280;
+/// Longest Ethernet header with tags.
+const MAX_L2: usize = 64;
+const TTL: u8 = 64;
+
+/// Makes the packet the error for its sender, from its receiver. `None`: nobody may get one, as for an IPv4
+/// packet that may be fragmented, a fragment, another error or a group's address. `mtu` in bytes, with the IP
+/// header.
+pub(super) fn replace(p: &mut Packet, meta: &mut Meta, mtu: u16) -> Option<()> {
+    let l3 = usize::from(meta.l3);
+    if meta.packet_type != packet_type::ETHERNET || l3 > MAX_L2 {
+        return None;
+    }
+    let mut out = [0; MAX_L2 + MAX_V6];
+    let (l2, rest) = out.split_at_mut_checked(l3)?;
+    l2.copy_from_slice(p.head().get(..l3)?);
+    let (eth, _) = split_mut::<Ethernet>(l2)?;
+    (eth.src, eth.dst) = (eth.dst, eth.src);
+    let (len, headers, protocol) = match be16(l2, l3.checked_sub(2)?)? {
+        ethertype::IP => (error_v4(p, meta, rest, mtu)?, Ipv4::LEN, proto::ICMP),
+        ethertype::IPV6 => (error_v6(p, meta, rest, mtu)?, Ipv6::LEN, proto::ICMPV6),
+        _ => return None,
+    };
+    let (mark, queue, in_port) = (p.mark(), p.queue(), p.in_port);
+    p.set_bytes(out.get(..l3 + len)?);
+    p.set_mark(mark);
+    p.set_queue(queue);
+    p.in_port = in_port;
+    *meta = Meta {
+        l4: u16::try_from(l3 + headers).ok()?,
+        l4_end: l3 + len,
+        proto: protocol,
+        later_fragment: false,
+        routing_header: false,
+        ..*meta
+    };
+    Some(())
+}
+
+/// Writes the error in `out`. Returns its length.
+fn error_v4(p: &Packet, meta: &Meta, out: &mut [u8], mtu: u16) -> Option<usize> {
+    let (ip, _) = split::<Ipv4>(p.head().get(usize::from(meta.l3)..)?)?;
+    let (src, dst) = (Ipv4Addr::from(ip.src.get()), Ipv4Addr::from(ip.dst.get()));
+    let one = |a: Ipv4Addr| !a.is_multicast() && !a.is_broadcast() && !a.is_unspecified();
+    let sender = one(src) && !src.is_loopback() && src.octets()[0] != 0;
+    if usize::from(mtu) < MAX_V4 || ip.frag.get() != Ipv4::DONT || !sender || !one(dst) {
+        return None;
+    }
+    if ip.proto == proto::ICMP && is_icmp_error(*p.head().get(usize::from(meta.l4))?) {
+        return None;
+    }
+    let quoted = usize::from(ip.total_len.get()).min(MAX_V4 - Ipv4::LEN - Icmp::LEN);
+    let len = Ipv4::LEN + Icmp::LEN + quoted;
+    let mut header = Ipv4 {
+        version_ihl: 0x45,
+        total_len: u16::try_from(len).ok()?.into(),
+        frag: Ipv4::DONT.into(),
+        ttl: TTL,
+        proto: proto::ICMP,
+        src: ip.dst,
+        dst: ip.src,
+        ..Ipv4::default()
+    };
+    header.csum = checksum(header.as_bytes()).into();
+    let message = quote(p, meta, out, header.as_bytes(), quoted)?;
+    let (icmp, _) = split_mut::<Icmp>(message)?;
+    *icmp = Icmp {
+        ty: ICMP_TOO_BIG.0,
+        code: ICMP_TOO_BIG.1,
+        rest: u32::from(mtu).into(),
+        ..Icmp::default()
+    };
+    let sum = checksum(message);
+    split_mut::<Icmp>(message)?.0.csum = sum.into();
+    Some(len)
+}
+
+fn error_v6(p: &Packet, meta: &Meta, out: &mut [u8], mtu: u16) -> Option<usize> {
+    let (ip, _) = split::<Ipv6>(p.head().get(usize::from(meta.l3)..)?)?;
+    let (src, dst) = (Ipv6Addr::from(ip.src), Ipv6Addr::from(ip.dst));
+    let one = |a: Ipv6Addr| !a.is_multicast() && !a.is_unspecified();
+    if usize::from(mtu) < MAX_V6 || !one(src) || src.is_loopback() || !one(dst) {
+        return None;
+    }
+    if meta.proto == proto::ICMPV6 && is_icmpv6_error(*p.head().get(usize::from(meta.l4))?) {
+        return None;
+    }
+    let all = Ipv6::LEN + usize::from(ip.payload_len.get());
+    let quoted = all.min(MAX_V6 - Ipv6::LEN - Icmp::LEN);
+    let payload = u16::try_from(Icmp::LEN + quoted).ok()?;
+    let header = Ipv6 {
+        flow: 0x6000_0000.into(),
+        payload_len: payload.into(),
+        next: proto::ICMPV6,
+        hop_limit: TTL,
+        src: ip.dst,
+        dst: ip.src,
+    };
+    let message = quote(p, meta, out, header.as_bytes(), quoted)?;
+    let (icmp, _) = split_mut::<Icmp>(message)?;
+    *icmp = Icmp {
+        ty: ICMPV6_TOO_BIG,
+        rest: u32::from(mtu).into(),
+        ..Icmp::default()
+    };
+    let pseudo = Sum::ZERO.pseudo_v6(&header.src, &header.dst, proto::ICMPV6, payload.into());
+    let sum = pseudo.bytes(message).checksum();
+    split_mut::<Icmp>(message)?.0.csum = sum.into();
+    Some(Ipv6::LEN + usize::from(payload))
+}
+
+/// Writes the error's IP header, and `n` bytes of the packet behind the room for the ICMP header. Returns the
+/// ICMP message. `None`: the packet has fewer bytes.
+fn quote<'a>(p: &Packet, meta: &Meta, out: &'a mut [u8], header: &[u8], n: usize) -> Option<&'a mut [u8]> {
+    let (ip, message) = out.split_at_mut_checked(header.len())?;
+    ip.copy_from_slice(header);
+    let message = message.get_mut(..Icmp::LEN + n)?;
+    let quoted = message.get_mut(Icmp::LEN..)?;
+    (p.copy_from(meta.l3.into(), quoted) == n).then_some(message)
+}
