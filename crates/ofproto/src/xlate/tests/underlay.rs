@@ -45,6 +45,7 @@ fn lab() -> Lab {
     lab.rule((0, 0), "in_port=2", vec![to(Port::LOCAL)]);
     lab.bridges[0].tunnels.insert(Port(TUNNEL), tunnel("10.0.0.2"));
     lab.underlay = eth0();
+    lab.bridges[0].mtus.insert(Port(1), 1350);
     lab.publish();
     let route = |table, to, len, kind| SystemRoute {
         table,
