@@ -35,6 +35,7 @@ def own(lab, ns, number, v6=False, dev="up0"):
 def pod_of(lab, sw, number, **kw):
     pod = lab.veth_pod(sw, f"pod{number}", f"10.5.0.{number}/24", bridge="br-int", **kw)
     lab.net.ip(pod, "link", "set", "eth0", "mtu", str(POD_MTU))
+    lab.net.ip(sw.netns, "link", "set", f"vpod{number}", "mtu", str(POD_MTU))
     return pod
 
 

@@ -23,9 +23,9 @@ const MAX_V6: usize = 1280;
 const MAX_L2: usize = 64;
 const TTL: u8 = 64;
 
-/// Makes the packet the error for its sender, from its receiver. `None`: none may be sent, as for an
-/// IPv4 packet that may be fragmented, a fragment, another error or a group's address. `mtu` in bytes, with the IP
-/// header.
+/// Makes the packet the error for its sender, from its receiver. `None`: none may be sent, as for an IPv4
+/// packet that may be fragmented, a fragment, another error or a group's address. `mtu` is in bytes and
+/// includes the IP header.
 pub(super) fn replace(p: &mut Packet, meta: &mut Meta, mtu: u16) -> Option<()> {
     let l3 = usize::from(meta.l3);
     if meta.packet_type != packet_type::ETHERNET || l3 > MAX_L2 {

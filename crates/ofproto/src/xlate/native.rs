@@ -238,6 +238,9 @@ impl<'w> Ctx<'w> {
         else {
             return None;
         };
+        if matches!(outer.encap, Encap::Stt { .. }) {
+            return None; // frames are sent in segments
+        }
         let mtu = usize::try_from(hop.mtu()).ok()?;
         let len = (mtu + Ethernet::LEN).checked_sub(header)?;
         let from = self.input.from.and_then(|(bridge, port)| {
