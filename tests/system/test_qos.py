@@ -161,6 +161,7 @@ def scenario_who_else_has_set_up_queues(lab):
     assert tcp_mbps(lab, a, b, 5003) < 5
     sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "type=linux-nonsense")
     wait_for("a line in the log", lambda: "linux-nonsense" in sw.log())
+    wait_for("the interface's error", lambda: "linux-nonsense" in sw.get("interface", "vb", "error"))
     sw.vsctl("del-port", "vb", "--", "--if-exists", "del-port", "va")
 
 

@@ -38,6 +38,8 @@ pub(in crate::reconcile) struct Iface {
     pub(super) mtu_request: Option<u32>,
     /// The device's error for that MTU, if it refused.
     pub(in crate::reconcile) mtu_refused: Option<String>,
+    /// The device's error for the port's QoS, if it refuses.
+    pub(in crate::reconcile) qos_refused: Option<String>,
     /// The user no longer sets the MTU: it follows those of the other ports from now on.
     pub(super) mtu_released: bool,
     /// The interface's MTU follows those of the other ports from now on.

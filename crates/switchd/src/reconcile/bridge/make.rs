@@ -108,6 +108,7 @@ pub(super) fn make(
         options: row.options.clone(),
         mtu_request: row.mtu_request,
         mtu_refused,
+        qos_refused: None,
         mtu_released: false,
         is_new: true,
         policing: Vec::new(),

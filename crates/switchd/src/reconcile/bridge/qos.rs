@@ -17,12 +17,14 @@ impl BridgeReconciler {
                 continue;
             };
             // Pretended devices have no rates in Open vSwitch either.
-            if !device.port_type().pretended
-                && let Err(error) = device.set_qos(port.qos.as_ref())
-            {
-                let kind = port.qos.as_ref().map_or("", |q| q.kind.as_str());
-                log::warn!(target: "bridge", per_min = 1, burst = 10;
-                    "interface {}: QoS {kind:?}: {error}", iface.name);
+            if !device.port_type().pretended {
+                iface.qos_refused = device.set_qos(port.qos.as_ref()).err().map(|error| {
+                    let kind = port.qos.as_ref().map_or("", |q| q.kind.as_str());
+                    format!("QoS {kind:?}: {error}")
+                });
+            }
+            if let Some(refused) = &iface.qos_refused {
+                log::warn!(target: "bridge", per_min = 1, burst = 10; "interface {}: {refused}", iface.name);
             }
             if iface.policing != row.policing {
                 iface.policing.clone_from(&row.policing);

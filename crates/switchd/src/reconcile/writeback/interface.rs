@@ -82,7 +82,8 @@ impl Report<'_> {
         let error = self
             .patch_error(bridge, iface)
             .or_else(|| status.error.clone())
-            .or_else(|| iface.mtu_refused.clone());
+            .or_else(|| iface.mtu_refused.clone())
+            .or_else(|| iface.qos_refused.clone());
         let session = self.switch.ofproto.monitor().status(&iface.name);
         let known = status.extra.iter().filter(|(_, v)| !v.is_empty()).cloned();
         let mut columns = Columns::new()
