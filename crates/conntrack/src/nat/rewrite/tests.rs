@@ -31,7 +31,11 @@ fn packet(ipv6: bool, proto: u8, payload: &[u8]) -> (Vec<u8>, At) {
     };
     if let Some(c) = checksum_at(proto, ipv6) {
         p[l4 + c..l4 + c + 2].fill(0);
-        let sum = l4_sum(&p, at);
+        // A checksum of 0 would mean that UDP has none.
+        let sum = match l4_sum(&p, at) {
+            0 if proto == proto::UDP => 0xffff,
+            sum => sum,
+        };
         p[l4 + c..l4 + c + 2].copy_from_slice(&sum.to_be_bytes());
     }
     (p, at)
@@ -138,4 +142,27 @@ fn no_checksum_stays_none() {
     .apply(&mut p, at);
     assert_eq!(word(&p, at.l4 + 6), Some(0));
     assert_eq!(checksum(&p[..20]), 0);
+}
+
+/// UDP whose words sum up to 0xffff has the checksum 0xffff, also in what an error quotes.
+#[test]
+fn checksums_of_all_ones_stay_right() {
+    let mut payload = vec![0; 20];
+    let (p, at) = packet(true, proto::UDP, &payload);
+    payload[8..10].copy_from_slice(&p[at.l4 + 6..at.l4 + 8]);
+    let (quote, quoted_at) = packet(true, proto::UDP, &payload);
+    assert_eq!(word(&quote, quoted_at.l4 + 6), Some(0xffff));
+    let ends = HeaderChange {
+        ports: Some((0, 0)),
+        ..HeaderChange::default()
+    };
+    let mut p = [&[1, 1, 0, 0, 0, 0, 0, 0][..], &quote].concat();
+    let at;
+    (p, at) = packet(true, proto::ICMPV6, &p);
+    Rewrite {
+        outer: HeaderChange::default(),
+        inner: Some(ends),
+    }
+    .apply(&mut p, at);
+    assert!(is_right(&p, at) && is_right(&p[at.l4 + 8..], quoted_at));
 }
