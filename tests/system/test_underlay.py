@@ -229,7 +229,7 @@ def scenario_status_of_a_tunnel(lab):
     # A device that cannot be used.
     lab.net.ip(sw.netns, "link", "del", "nic")
     lab.net.ip(sw.netns, "route", "add", "10.9.0.0/16", "dev", "lo")
-    why = "the way to 10.9.1.1 leads by lo: "
+    why = "the route to 10.9.1.1 leads to lo: "
     wait_for("a word of the device", lambda: f'tunnel_egress_error="{why}' in status() and "loopback" in status(), 20)
     assert f"t1: {why}" in sw.log()
 

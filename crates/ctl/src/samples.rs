@@ -64,8 +64,12 @@ struct Sample {
 impl Args {
     pub(crate) fn run(&self) -> Result<()> {
         let source: Source = serde_json::from_str(&self.target.request("heddle/samples", &[])?)?;
-        let connection = Connection::open(&source.socket)
-            .with_context(|| format!("no samples are read at {}", source.socket.display()))?;
+        let connection = Connection::open(&source.socket).with_context(|| {
+            format!(
+                "cannot connect to the socket of samples {}: does heddled run, and may this user open it?",
+                source.socket.display()
+            )
+        })?;
         let mut epoll = Epoll::new(1)?;
         epoll.add(connection.as_fd().as_raw_fd(), 0)?;
         let mut buf = vec![0; MAX_MESSAGE_BYTES];
@@ -77,7 +81,9 @@ impl Args {
                         left -= 1;
                     }
                 }
-                Ok(None) => bail!("the switch has ended, or has too many readers of samples"),
+                Ok(None) => bail!(
+                    "the switch has closed the connection: it ended, or more than 16 readers are connected"
+                ),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => _ = epoll.wait(-1)?,
                 Err(error) => return Err(error.into()),
             }
@@ -130,7 +136,7 @@ fn text(s: &Sample, hex: bool) -> String {
     out
 }
 
-/// Names come from the database, so characters that control the terminal are removed.
+/// Replaces control characters by '?', since names come from the database and may control the terminal.
 fn clean(text: &str) -> String {
     text.chars()
         .map(|c| if c.is_control() { '?' } else { c })

@@ -17,7 +17,7 @@ use netlink_packet_netfilter::{
     NetfilterHeader, NetfilterMessage, NetfilterMessageInner, NetfilterProtoFamily,
 };
 
-/// Mark of the switch's entries.
+/// Signature of the switch's own entries.
 const SIGNATURE: u32 = u32::from_be_bytes(*b"hedd");
 
 const CTA_SEQ_ADJ_REPLY: u16 = 16;

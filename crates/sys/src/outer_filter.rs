@@ -5,14 +5,15 @@
 //! same UDP port, with other addresses, and keeps its packets.
 //!
 //! **Two users.** A packet socket with this filter gets only such packets. A classifier with the same filter
-//! ([`crate::ingress`]) keeps exactly these packets from the host's stack.
+//! ([`crate::ingress`]) keeps these packets from the host's stack.
 //!
-//! **Costs.** Packets of other protocols and ports pass after about ten instructions. Addresses are looked up
-//! in a search tree, so a thousand tunnels cost ten comparisons more than one. A filter with too many
-//! addresses for the kernel has no program. Its user then takes [`OuterFilter::coarse`].
+//! **Costs.** A packet of another protocol costs about twenty instructions. Addresses are looked up in a
+//! search tree. If a filter has too many addresses for the kernel, it has no program. The socket and the
+//! classifier then each take [`OuterFilter::coarse`].
 //!
-//! **Fragments.** The first fragment of an outer packet belongs to the tunnel, so the host does not reply to
-//! it. Later fragments have no ports, and are the host's, which drops them in silence.
+//! **Fragments.** The first fragment of an IPv4 packet belongs to the tunnel, so the host does not reply to
+//! it. Later ones have no ports, and are the host's, which drops them in silence. All fragments of an IPv6
+//! packet are the host's, because their next header is the fragment header.
 
 use crate::cbpf::{
     Assembler, JEQ, JGE, JSET, LD_B_ABS, LD_H_ABS, LD_H_IND, LD_IMM, LD_MEM, LD_W_ABS, LDX_MSH, Label, Op,
@@ -20,7 +21,7 @@ use crate::cbpf::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Places in a frame, bytes.
+/// Offsets in a frame, bytes.
 const ETHERTYPE: u32 = 12;
 const V4: u32 = 14;
 const V4_FRAGMENT: u32 = V4 + 6;

@@ -6,14 +6,14 @@ use crate::{Be16, Be32, views};
 pub const ICMP_TOO_BIG: (u8, u8) = (3, 4);
 /// ICMPv6 type of "packet too big": its last 32 bits are the MTU.
 pub const ICMPV6_TOO_BIG: u8 = 2;
-/// ICMPv6 type of a redirect, which is not sent for a redirect or an error.
+/// ICMPv6 type of a redirect.
 const ICMPV6_REDIRECT: u8 = 137;
 
-/// Whether an ICMP message of this type gets no error (RFC 1122, 3.2.2).
+/// Whether an ICMP message of this type is an error. No error is sent for one (RFC 1122, 3.2.2).
 pub fn is_icmp_error(ty: u8) -> bool {
     matches!(ty, 3 | 4 | 5 | 11 | 12)
 }
-/// Whether an ICMPv6 message of this type gets no error (RFC 4443, 2.4).
+/// Whether an ICMPv6 message of this type is an error or a redirect. No error is sent for one (RFC 4443, 2.4).
 pub fn is_icmpv6_error(ty: u8) -> bool {
     ty < 128 || ty == ICMPV6_REDIRECT
 }

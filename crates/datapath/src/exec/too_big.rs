@@ -1,6 +1,6 @@
 //! The ICMP error that replaces a packet which is too long for its path (RFC 1191, RFC 8201).
 //!
-//! Source: Linux makes the same error of a packet that is too long for a tunnel's route.
+//! Source: `skb_tunnel_check_pmtu` in Linux (net/ipv4/ip_tunnel_core.c), which makes the same error.
 
 #[cfg(test)]
 mod tests;
@@ -16,22 +16,22 @@ use heddle_wire::ip::{Ipv4, Ipv6, proto};
 use heddle_wire::{IntoBytes, split, split_mut};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Longest error, with its IP header: every host takes packets of this length.
-const MAX_V4: usize = 576;
-const MAX_V6: usize = 1280;
+/// Maximum length of an error with its IP header, bytes. A smaller MTU gets no error.
+const MAX_V4_ERROR: usize = 576;
+const MAX_V6_ERROR: usize = 1280;
 /// Longest Ethernet header with tags.
 const MAX_L2: usize = 64;
 const TTL: u8 = 64;
 
-/// Makes the packet the error for its sender, from its receiver. `None`: none may be sent, as for an IPv4
-/// packet that may be fragmented, a fragment, another error or a group's address. `mtu` is in bytes and
-/// includes the IP header.
+/// Replaces the packet by an ICMP error to its sender, with the packet's destination as source. `None`: no
+/// error may be sent. Examples are an IPv4 packet without DF, a fragment, another ICMP error, a multicast
+/// address, and an MTU below the minimum. `mtu` is in bytes and includes the IP header.
 pub(super) fn replace(p: &mut Packet, meta: &mut Meta, mtu: u16) -> Option<()> {
     let l3 = usize::from(meta.l3);
     if meta.packet_type != packet_type::ETHERNET || l3 > MAX_L2 {
         return None;
     }
-    let mut out = [0; MAX_L2 + MAX_V6];
+    let mut out = [0; MAX_L2 + MAX_V6_ERROR];
     let (l2, rest) = out.split_at_mut_checked(l3)?;
     l2.copy_from_slice(p.head().get(..l3)?);
     let (eth, _) = split_mut::<Ethernet>(l2)?;
@@ -61,15 +61,15 @@ pub(super) fn replace(p: &mut Packet, meta: &mut Meta, mtu: u16) -> Option<()> {
 fn error_v4(p: &Packet, meta: &Meta, out: &mut [u8], mtu: u16) -> Option<usize> {
     let (ip, _) = split::<Ipv4>(p.head().get(usize::from(meta.l3)..)?)?;
     let (src, dst) = (Ipv4Addr::from(ip.src.get()), Ipv4Addr::from(ip.dst.get()));
-    let one = |a: Ipv4Addr| !a.is_multicast() && !a.is_broadcast() && !a.is_unspecified();
-    let sender = one(src) && !src.is_loopback() && src.octets()[0] != 0;
-    if usize::from(mtu) < MAX_V4 || ip.frag.get() != Ipv4::DONT || !sender || !one(dst) {
+    let is_unicast = |a: Ipv4Addr| !a.is_multicast() && !a.is_broadcast() && !a.is_unspecified();
+    let sender = is_unicast(src) && !src.is_loopback() && src.octets()[0] != 0;
+    if usize::from(mtu) < MAX_V4_ERROR || ip.frag.get() != Ipv4::DONT || !sender || !is_unicast(dst) {
         return None;
     }
     if ip.proto == proto::ICMP && is_icmp_error(*p.head().get(usize::from(meta.l4))?) {
         return None;
     }
-    let quoted = usize::from(ip.total_len.get()).min(MAX_V4 - Ipv4::LEN - Icmp::LEN);
+    let quoted = usize::from(ip.total_len.get()).min(MAX_V4_ERROR - Ipv4::LEN - Icmp::LEN);
     let len = Ipv4::LEN + Icmp::LEN + quoted;
     let mut header = Ipv4 {
         version_ihl: 0x45,
@@ -98,15 +98,15 @@ fn error_v4(p: &Packet, meta: &Meta, out: &mut [u8], mtu: u16) -> Option<usize> 
 fn error_v6(p: &Packet, meta: &Meta, out: &mut [u8], mtu: u16) -> Option<usize> {
     let (ip, _) = split::<Ipv6>(p.head().get(usize::from(meta.l3)..)?)?;
     let (src, dst) = (Ipv6Addr::from(ip.src), Ipv6Addr::from(ip.dst));
-    let one = |a: Ipv6Addr| !a.is_multicast() && !a.is_unspecified();
-    if usize::from(mtu) < MAX_V6 || !one(src) || src.is_loopback() || !one(dst) {
+    let is_unicast = |a: Ipv6Addr| !a.is_multicast() && !a.is_unspecified();
+    if usize::from(mtu) < MAX_V6_ERROR || !is_unicast(src) || src.is_loopback() || !is_unicast(dst) {
         return None;
     }
     if meta.proto == proto::ICMPV6 && is_icmpv6_error(*p.head().get(usize::from(meta.l4))?) {
         return None;
     }
     let all = Ipv6::LEN + usize::from(ip.payload_len.get());
-    let quoted = all.min(MAX_V6 - Ipv6::LEN - Icmp::LEN);
+    let quoted = all.min(MAX_V6_ERROR - Ipv6::LEN - Icmp::LEN);
     let payload = u16::try_from(Icmp::LEN + quoted).ok()?;
     let header = Ipv6 {
         flow: 0x6000_0000.into(),

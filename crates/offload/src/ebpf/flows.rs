@@ -359,7 +359,7 @@ impl State {
         let mut mtu = u32::MAX;
         let missing = match rule.outer {
             Some(_) => {
-                Why::Tunnel("leaves by a device in no bridge, or by another one that is not the back end's")
+                Why::Tunnel("leaves by a device without the eBPF program, such as a device in no bridge")
             }
             None => Why::OutPort,
         };

@@ -230,10 +230,10 @@ impl<'w> Ctx<'w> {
         }
     }
 
-    /// Length of the longest frame that the path carries with an outer header of `header` bytes. `None`: no
-    /// frame has to be compared with it. The underlay's bridge decides, or outer packets may be fragmented,
-    /// or the input port's frames are short enough.
-    fn longest_frame(&mut self, hop: &NextHop<'_>, outer: &Outer, header: usize) -> Option<u16> {
+    /// Length of the longest frame that fits into the route's MTU with `outer_len` bytes of outer headers.
+    /// `None`: no length is compared. That is so if the egress is a port of a bridge, or if outer packets may
+    /// be fragmented. It is also so with STT, without an Ethernet header, and if the input port's MTU is small.
+    fn longest_frame(&mut self, hop: &NextHop<'_>, outer: &Outer, outer_len: usize) -> Option<u16> {
         let (Egress::Device(_), true, packet_type::ETHERNET) = (hop.egress, outer.df, self.flow.packet_type)
         else {
             return None;
@@ -242,7 +242,7 @@ impl<'w> Ctx<'w> {
             return None; // frames are sent in segments
         }
         let mtu = usize::try_from(hop.mtu()).ok()?;
-        let len = (mtu + Ethernet::LEN).checked_sub(header)?;
+        let len = (mtu + Ethernet::LEN).checked_sub(outer_len)?;
         let from = self.input.from.and_then(|(bridge, port)| {
             let bridge = self.input.snapshot.bridges.get(&bridge)?;
             self.port_of(bridge, port)
@@ -254,8 +254,8 @@ impl<'w> Ctx<'w> {
         u16::try_from(len).ok()
     }
 
-    /// Makes the actions from `at` on those of frames of at most `len` bytes. For a longer one, the sender
-    /// gets an ICMP error, which continues as a packet that came out of the tunnel.
+    /// Limits the actions from index `at` to frames of at most `len` bytes. The sender of a longer frame gets
+    /// an ICMP error, which the pipeline handles as a packet from the tunnel.
     fn refuse_longer(&mut self, from: &PortView, hop: &NextHop<'_>, len: u16, at: usize) {
         let less_equal: Vec<_> = self.out.actions.drain(at..).collect();
         let mut metadata = FlowKey {
@@ -301,12 +301,11 @@ impl<'w> Ctx<'w> {
             dst,
             src: (!src.is_unspecified()).then_some(src),
         };
-        if self.input.key.recirc_id != 0 {
-            // Packets from ports have no mark, so only recirculated ones depend on it.
-            self.out.extra().0.pkt_mark = u32::MAX;
-        }
         let routes = &self.input.pipeline.underlay.routes;
         self.out.depend(Underlay::slot(routes.thing(&q)));
+        if routes.reads_marks() {
+            self.out.extra().0.pkt_mark = u32::MAX;
+        }
         let hop = routes.lookup(&q).and_then(|route| {
             let egress = self.egress(&route)?;
             let next = route.gateway.unwrap_or(dst);
@@ -328,7 +327,7 @@ impl<'w> Ctx<'w> {
         let (name, snapshot) = (&*route.device, self.input.snapshot);
         self.out.depend_on(Part::Underlay);
         if let Some(port) = snapshot.underlay.of_device(name) {
-            // No device receives what this host sends to itself.
+            // A packet to this host's own address leaves by no device.
             return (!route.local).then_some(Egress::Device(port));
         }
         let own = snapshot.bridges.values().find(|b| b.name == name);

@@ -169,7 +169,7 @@ impl UnderlayPorts {
                 if !std::mem::replace(&mut self.too_many, true) {
                     log::warn!(
                         target: "tunnel",
-                        "{name}: tunnels use {MAX_PORTS} devices that are in no bridge, and no further ones"
+                        "{name}: not used for tunnels: {MAX_PORTS} devices in no bridge are open already (the maximum)"
                     );
                 }
                 break;

@@ -119,7 +119,7 @@ impl<D: Device> Actions<D> {
     }
 }
 
-/// The kernel's psample, as far as it was tried.
+/// State of the kernel's psample.
 #[derive(Default)]
 enum Kernel {
     /// There was no sample for some time.
@@ -194,7 +194,7 @@ impl Psample {
         };
     }
 
-    /// Removes what has been idle for some time.
+    /// Removes idle actions for some time.
     pub(super) fn tidy(&mut self, now_ms: u64) {
         let Kernel::Ready(actions) = &mut self.state else {
             return;

@@ -39,7 +39,6 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use system::Cached;
 
 /// A lookup's parameters.
@@ -101,6 +100,8 @@ pub(crate) struct Table {
     own: HashMap<u32, Fib>,
     /// Rules of the system and by hand, by priority; those of one priority in order of arrival.
     rules: Vec<Rule>,
+    /// Some rule or route is for packets with a mark.
+    reads_marks: bool,
 }
 
 impl Table {
@@ -167,8 +168,6 @@ pub type Hook = Box<dyn Fn(u64) + Send + Sync>;
 /// The routes of this host: those of its kernel and those set by hand. See the module's text.
 pub struct Routes {
     now: RcuCell<Table>,
-    /// Counts published tables.
-    version: AtomicU64,
     writer: Mutex<user::Given>,
     watch: watch::Watch,
     notify: Hook,
@@ -186,7 +185,6 @@ impl Routes {
         let given = user::Given::default();
         Self {
             now: RcuCell::new(given.table(Arc::default())),
-            version: AtomicU64::new(0),
             writer: Mutex::new(given),
             watch: watch::Watch::default(),
             notify,
@@ -210,10 +208,11 @@ impl Routes {
         }
     }
 
-    /// A number that differs after each change of routes, rules or addresses.
-    pub fn version(&self) -> u64 {
-        // Acquire pairs with the writer's Release: a reader of the number finds the table that it counts.
-        self.version.load(Ordering::Acquire)
+    /// Whether lookups may depend on [`Query::mark`]. To be called after [`Routes::thing`], whose number the
+    /// hook gets when this changes, too. Never waits.
+    pub fn reads_marks(&self) -> bool {
+        let reading = ReadGuard::begin();
+        self.now.load(&reading).reads_marks
     }
 
     /// The number of a lookup's dependency: the hook gets it when the result changes. To be called before
@@ -279,7 +278,6 @@ impl Routes {
         let before = self.now.get();
         let now = Arc::new(table);
         self.now.replace(now.clone());
-        self.version.fetch_add(1, Ordering::Release);
         self.watch.changed(&before, &now, &self.notify);
         drop(before);
         self.now.tidy();

@@ -399,13 +399,11 @@ fn devices_of_all_next_hops_are_listed() {
     });
     let mut own = system_route(LOCAL, "10.0.0.1/32", "eth0", None);
     own.kind = Kind::Local;
-    let before = r.version();
     r.set_system(&System {
         addresses: vec![address("eth0", "10.0.0.1/8")],
         rules: Vec::new(),
         routes: vec![system_route(MAIN, "10.0.0.0/8", "eth0", None), several, own],
     });
-    assert_ne!(r.version(), before);
     let devices = |to| -> Vec<String> {
         let found = r.devices(&Query::to(at(to)));
         found.iter().map(ToString::to_string).collect()
@@ -414,4 +412,35 @@ fn devices_of_all_next_hops_are_listed() {
     assert_eq!(devices("30.0.0.2"), ["eth0", "eth1"]);
     assert!(devices("10.0.0.1").is_empty(), "this host");
     assert!(devices("40.0.0.1").is_empty(), "no route");
+}
+
+/// A cached result of a lookup holds for all marks only until there is a rule or route for some.
+#[test]
+fn results_depend_on_marks_once_a_rule_or_route_reads_them() {
+    let (r, notified) = routes();
+    let system = |rules| System {
+        addresses: vec![address("eth0", "10.0.0.1/8")],
+        rules,
+        routes: vec![system_route(MAIN, "10.0.0.0/8", "eth0", None)],
+    };
+    r.set_system(&system(Vec::new()));
+    let thing = r.thing(&Query::to(at("10.0.0.2")));
+    assert!(!r.reads_marks());
+    let marked = Rule {
+        mark: 1,
+        mark_mask: 1,
+        ..Rule::any(false, 100, 77)
+    };
+    let rules = [Rule::standard(), vec![marked]].concat();
+    notified.lock().clear();
+    r.set_system(&system(rules));
+    assert!(r.reads_marks());
+    assert!(
+        notified.lock().contains(&thing),
+        "the result without a mark is the same, but no other mark's"
+    );
+    r.set_system(&system(Vec::new()));
+    assert!(!r.reads_marks());
+    assert!(r.add_user(&user("10.1.0.0/16", "eth0", None, 5)));
+    assert!(r.reads_marks());
 }

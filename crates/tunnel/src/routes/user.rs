@@ -71,7 +71,10 @@ impl Given {
         };
         rules.extend(self.rules.iter().cloned());
         rules.sort_by_key(|r| r.priority);
+        let marked_rule = rules.iter().any(|r| r.mark_mask != 0 && !r.elsewhere);
+        let reads_marks = marked_rule || own.values().any(|fib| fib.entries().iter().any(|e| e.mark != 0));
         Table {
+            reads_marks,
             system,
             addresses: self.addresses.clone(),
             own,

@@ -66,7 +66,8 @@ impl Watch {
     }
     /// Notifies the hook. To be called after the change has been published.
     pub(super) fn changed(&self, before: &Table, now: &Table, notify: &dyn Fn(u64)) {
-        let differs = |q: &Query| before.lookup(q).map(Route::new) != now.lookup(q).map(Route::new);
+        let all = before.reads_marks != now.reads_marks;
+        let differs = |q: &Query| all || before.lookup(q).map(Route::new) != now.lookup(q).map(Route::new);
         self.queries.lock().retain(|q, number| {
             let same = !differs(q);
             if !same {

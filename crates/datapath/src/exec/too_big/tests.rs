@@ -94,7 +94,7 @@ proptest! {
 }
 
 #[test]
-fn those_who_get_none() {
+fn packets_without_an_error() {
     let dont = |src, dst| ipv4(Ipv4::DONT, 1400, false, (src, dst));
     let icmp = |ty: u8| {
         let mut frame = dont(POD, FAR);

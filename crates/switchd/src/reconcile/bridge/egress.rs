@@ -75,9 +75,9 @@ fn unusable(route: &Route, dst: IpAddr, switch: &Switch) -> Option<String> {
     match inventory.underlay.get(device) {
         _ if route.local => Some(format!("{dst} is an address of this host")),
         Some(None) => None,
-        Some(Some(why)) => Some(format!("the way to {dst} leads by {device}: {why}")),
+        Some(Some(why)) => Some(format!("the route to {dst} leads to {device}: {why}")),
         None => Some(format!(
-            "the way to {dst} leads by {device}, which is no port of a bridge"
+            "the route to {dst} leads to {device}, which is not open for tunnels: see the log"
         )),
     }
 }
