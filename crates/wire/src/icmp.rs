@@ -13,7 +13,8 @@ const ICMPV6_REDIRECT: u8 = 137;
 pub fn is_icmp_error(ty: u8) -> bool {
     matches!(ty, 3 | 4 | 5 | 11 | 12)
 }
-/// Whether an ICMPv6 message of this type is an error or a redirect. No error is sent for one (RFC 4443, 2.4).
+/// Whether an ICMPv6 message of this type is an error or a redirect. No error is sent for one (RFC 4443,
+/// 2.4).
 pub fn is_icmpv6_error(ty: u8) -> bool {
     ty < 128 || ty == ICMPV6_REDIRECT
 }

@@ -307,7 +307,7 @@ impl<'w> Ctx<'w> {
             self.out.extra().0.pkt_mark = u32::MAX;
         }
         let hop = routes.lookup(&q).and_then(|route| {
-            let egress = self.egress(&route)?;
+            let egress = self.egress_of(&route)?;
             let next = route.gateway.unwrap_or(dst);
             Some(NextHop { egress, route, next })
         });
@@ -323,7 +323,7 @@ impl<'w> Ctx<'w> {
     }
 
     /// The port of a route's device: a bridge's internal port, or any other port of the datapath.
-    fn egress(&mut self, route: &Route) -> Option<Egress<'w>> {
+    fn egress_of(&mut self, route: &Route) -> Option<Egress<'w>> {
         let (name, snapshot) = (&*route.device, self.input.snapshot);
         self.out.depend_on(Part::Underlay);
         if let Some(port) = snapshot.underlay.of_device(name) {
