@@ -204,11 +204,10 @@ pub enum Action {
     SetTunnel(Arc<TunnelKey>),
     /// Keep a copy of the packet as it is now until the generation of a slot changes, then look it up again.
     Wait(Wait),
-    /// Replace the packet by the ICMP error with this MTU for its sender. A packet that gets no error is
-    /// dropped.
+    /// Replace the packet by the ICMP error "too big" for its sender. A packet that gets no error is dropped.
     TooBig {
-        /// Longest packet with its IP header, bytes.
-        mtu: u16,
+        /// Longest frame that the path carries, bytes.
+        frame_len: u16,
     },
     /// Drop the packet.
     Drop(DropReason),

@@ -364,7 +364,7 @@ fn action(s: &mut String, a: &Action, names: PortNames<'_>) {
         Action::Ct(_) | Action::CtClear => ct::action(s, a),
         Action::TunnelPush(_) | Action::TunnelPop(_) | Action::SetTunnel(_) => tunnel::action(s, a, names),
         Action::Wait(_) => {}
-        Action::TooBig { mtu } => _ = write!(s, "icmp_too_big(mtu={mtu})"),
+        Action::TooBig { frame_len } => _ = write!(s, "icmp_too_big(size={frame_len})"),
         Action::Drop(_) => s.push_str("drop"),
     }
 }

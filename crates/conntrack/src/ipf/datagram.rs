@@ -3,9 +3,9 @@
 use super::piece::Piece;
 use crate::nat::rewrite::{At, HeaderChange, Rewrite};
 use crate::protocol::packet::{Checked, Packet, behind_extensions};
-use heddle_wire::checksum::{Sum, checksum};
+use heddle_wire::checksum::{Sum, checksum, update16};
 use heddle_wire::ip::{Ipv4, Ipv6, Ipv6Frag, proto, pseudo};
-use heddle_wire::split;
+use heddle_wire::{split, split_mut};
 
 /// A fragment that waits.
 #[derive(Debug)]
@@ -30,6 +30,11 @@ impl<T> Fragment<T> {
     /// The packet.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
+    }
+    /// The ECN bits of the IP header (RFC 3168).
+    fn ecn(&self, ipv6: bool) -> u8 {
+        let second = self.bytes.get(self.l3 + 1).copied().unwrap_or(0);
+        if ipv6 { second >> 4 & 3 } else { second & 3 }
     }
     fn payload(&self) -> &[u8] {
         let from = self.l3 + self.piece.at;
@@ -120,6 +125,23 @@ impl<T> Pieces<T> {
 /// Returns the memory charge of a fragment of `bytes`, with a flat share for the structures around it.
 pub(crate) fn cost(bytes: usize) -> usize {
     bytes + 256
+}
+
+/// "Congestion experienced" in the ECN bits (RFC 3168).
+const CE: u8 = 3;
+
+/// ECN bits to set in a packet whose fragments have these: CE if one has it. `None`: senders of some fragments
+/// take part in ECN and others do not, so they are of different packets (RFC 3168, 5.3, as in Linux).
+fn joined_ecn(of_fragments: impl Iterator<Item = u8>) -> Option<u8> {
+    let (mut some_with, mut some_without, mut joined) = (false, false, 0);
+    for ecn in of_fragments {
+        some_with |= ecn != 0;
+        some_without |= ecn == 0;
+        if ecn == CE {
+            joined = CE;
+        }
+    }
+    (!(some_with && some_without)).then_some(joined)
 }
 
 /// Returns the packet as it was before fragmentation, from its IP header on, the offset of its transport
@@ -246,6 +268,7 @@ impl<T> Datagram<T> {
     pub fn whole(&self) -> Option<WholeDatagram> {
         let first = self.fragments.first()?;
         let (l3, at) = (first.l3, first.piece.at);
+        let ecn = joined_ecn(self.fragments.iter().map(|f| f.ecn(self.ipv6)))?;
         let longest = self.fragments.iter().map(|f| f.piece.size).max()?;
         let mut frame = first.bytes.get(..l3)?.to_vec();
         frame.extend_from_slice(&self.bytes);
@@ -258,6 +281,16 @@ impl<T> Datagram<T> {
             l4 -= Ipv6Frag::LEN;
             let len = u16::try_from(frame.len() - l3 - Ipv6::LEN).ok()?;
             frame.get_mut(l3 + 4..l3 + 6)?.copy_from_slice(&len.to_be_bytes());
+            *frame.get_mut(l3 + 1)? |= ecn << 4;
+            if Piece::read6(frame.get(l3..)?).is_some() {
+                return None; // a fragment in fragments
+            }
+        } else {
+            let (ip, _) = split_mut::<Ipv4>(frame.get_mut(l3..)?)?;
+            let old = u16::from_be_bytes([ip.version_ihl, ip.tos]);
+            ip.tos |= ecn;
+            let new = u16::from_be_bytes([ip.version_ihl, ip.tos]);
+            ip.csum = update16(ip.csum.get(), old, new).into();
         }
         Some(WholeDatagram {
             l3,

@@ -92,7 +92,7 @@ impl Piece {
         })
     }
 
-    fn read6(head: &[u8]) -> Option<Self> {
+    pub(super) fn read6(head: &[u8]) -> Option<Self> {
         let (ip, _) = split::<Ipv6>(head)?;
         let size = Ipv6::LEN + usize::from(ip.payload_len.get());
         let (mut next, mut header, mut next_at) = (ip.next, Ipv6::LEN, NEXT_AT);

@@ -452,3 +452,42 @@ fn fragments_that_are_joined() {
     assert!(ipf.set_min(false, 400));
     assert!(matches!(join(&part(0, 80)), Offered::Refused(Refusal::TooSmall)));
 }
+
+/// The whole packet has CE if a fragment has it. Fragments with and without ECN form no packet.
+#[test]
+fn congestion_in_one_fragment_is_the_packets() {
+    for ipv6 in [false, true] {
+        let whole = datagram(ipv6, false, &[7; 60]);
+        let shape = (ipv6, false);
+        let joined = |marks: [u8; 2]| {
+            let mut two = [
+                cut(&whole, shape, (0, 40), false),
+                cut(&whole, shape, (40, 68), true),
+            ];
+            for (f, ecn) in two.iter_mut().zip(marks) {
+                if ipv6 {
+                    f[15] |= ecn << 4;
+                } else {
+                    f[15] |= ecn;
+                    f[24..26].fill(0);
+                    let sum = checksum(&f[14..34]).to_be_bytes();
+                    f[24..26].copy_from_slice(&sum);
+                }
+            }
+            let ipf = small();
+            let first = offer_as(&ipf, 0, &two[0], FragmentContext::default(), 0, true);
+            assert!(matches!(first, Offered::Waits));
+            let Offered::Whole(d) = offer_as(&ipf, 0, &two[1], FragmentContext::default(), 1, true) else {
+                panic!("not whole");
+            };
+            let frame = d.whole()?.frame;
+            assert!(ipv6 || checksum(&frame[14..34]) == 0);
+            Some(if ipv6 { frame[15] >> 4 } else { frame[15] & 3 })
+        };
+        assert_eq!(joined([2, 3]), Some(3));
+        assert_eq!(joined([3, 2]), Some(3));
+        assert_eq!(joined([2, 2]), Some(2));
+        assert_eq!(joined([0, 0]), Some(0));
+        assert_eq!((joined([0, 3]), joined([2, 0])), (None, None));
+    }
+}

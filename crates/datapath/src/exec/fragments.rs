@@ -21,6 +21,7 @@ use heddle_flow::extract::NO_OFFSET;
 use heddle_flow::key::frag;
 use heddle_flow_cache::HashKey;
 use heddle_packet::{BURST, Csum, Gso, GsoKind, Offload, Wraps};
+use heddle_wire::eth::Ethernet;
 
 /// The input port and the offsets of a waiting fragment.
 #[derive(Debug)]
@@ -42,15 +43,21 @@ pub(super) enum Gathered {
     Resumed,
 }
 
-/// A keyed hash of the tunnel: the same addresses in another tunnel may be other hosts.
+/// A keyed hash of the tunnel and the VLAN tags: the same addresses elsewhere may be other hosts. `l2`: the
+/// Ethernet header with its tags.
 #[allow(clippy::cast_possible_truncation)] // the halves of an address
-fn source(key: HashKey, context: Option<&FlowKey>) -> u64 {
-    let Some(k) = context else { return 0 };
+fn source(key: HashKey, context: Option<&FlowKey>, l2: &[u8]) -> u64 {
+    let tags = l2
+        .get(Ethernet::LEN - 2..l2.len().saturating_sub(2))
+        .unwrap_or_default();
+    let tags = tags.iter().fold(0, |n: u64, b| n << 8 | u64::from(*b));
+    let Some(k) = context else { return tags };
     let [src, dst] = [k.tun_ipv6_src, k.tun_ipv6_dst].map(u128::from_ne_bytes);
     let ipv4 = u64::from(k.tun_src) << 32 | u64::from(k.tun_dst);
     let h = key.mix(key.start(), src as u64, (src >> 64) as u64);
     let h = key.mix(h, dst as u64, (dst >> 64) as u64);
-    key.finish(key.mix(h, k.tun_id, ipv4))
+    let h = key.mix(h, k.tun_id, ipv4);
+    key.finish(key.mix(h, tags, 0))
 }
 
 impl Exec<'_> {
@@ -95,7 +102,11 @@ impl Exec<'_> {
         };
         let place = FragmentContext {
             port: p.in_port,
-            source: source(HashKey::of_process(), self.context),
+            source: source(
+                HashKey::of_process(),
+                self.context,
+                p.head().get(..l3).unwrap_or_default(),
+            ),
             recirc_id: self.context.map_or(0, |k| k.recirc_id),
             zone: action.zone,
         };
@@ -135,7 +146,7 @@ impl Exec<'_> {
         datagram: &Datagram<WaitingFragment>,
         in_flight: &mut InFlight,
     ) -> Result<CtState, DropKind> {
-        let whole = datagram.whole().ok_or(DropKind::Header)?;
+        let whole = datagram.whole().ok_or(DropKind::FragmentRefused)?;
         let in_port = self.live.get(in_flight.id).in_port;
         in_flight.id = self.new_packet(&whole.frame, in_port).ok_or(DropKind::Copies)?;
         let offset = |n: usize| u16::try_from(n).unwrap_or(NO_OFFSET);
@@ -248,10 +259,24 @@ mod tests {
         let all = [tunnel(1, 0, 0), tunnel(0, 1, 0), tunnel(0, 0, 1), tunnel(0, 0, 2)];
         let keys = [HashKey::random(), HashKey::random()];
         for tunnel in &all {
-            let [a, b] = keys.map(|key| source(key, Some(tunnel)));
+            let [a, b] = keys.map(|key| source(key, Some(tunnel), &[]));
             assert_ne!(a, b);
-            let same = all.iter().filter(|t| source(keys[0], Some(t)) == a);
+            let same = all.iter().filter(|t| source(keys[0], Some(t), &[]) == a);
             assert_eq!(same.count(), 1);
+        }
+    }
+
+    /// Frames of one port in different VLANs are of different datagrams.
+    #[test]
+    fn tags_separate_senders() {
+        let key = HashKey::of_process();
+        let tagged = |tci: u8| [&[0; 12][..], &[0x81, 0, 0, tci, 8, 0]].concat();
+        let untagged = [&[0; 12][..], &[8, 0]].concat();
+        for context in [None, Some(FlowKey::default())] {
+            let of = |l2: &[u8]| source(key, context.as_ref(), l2);
+            assert_eq!(of(&tagged(7)), of(&tagged(7)));
+            assert_ne!(of(&tagged(7)), of(&tagged(8)));
+            assert_ne!(of(&tagged(7)), of(&untagged));
         }
     }
 }

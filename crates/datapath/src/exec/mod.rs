@@ -730,7 +730,9 @@ fn apply(p: &mut Packet, meta: &mut Meta, action: &Action, now_ms: u64) -> Resul
         Action::PushNsh(header) => encap::push_nsh(p, meta, header),
         Action::PopNsh => return encap::pop_nsh(p, meta).ok_or(DropKind::NshDecap),
         Action::SetNsh(m) => encap::set_nsh(p, meta, m),
-        Action::TooBig { mtu } => return too_big::replace(p, meta, *mtu).ok_or(DropKind::TooLongForPath),
+        Action::TooBig { frame_len } => {
+            return too_big::replace(p, meta, *frame_len).ok_or(DropKind::TooLongForPath);
+        }
         Action::TunnelPush(push) => return tunnel::push(p, meta, push, now_ms),
         Action::SetPriority(m) => {
             meta.priority = (meta.priority & !m.mask) | (m.value & m.mask);

@@ -25,16 +25,21 @@ const TTL: u8 = 64;
 
 /// Replaces the packet by an ICMP error to its sender, with the packet's destination as source. `None`: no
 /// error may be sent. Examples are an IPv4 packet without DF, a fragment, another ICMP error, a multicast
-/// address, and an MTU below the minimum. `mtu` is in bytes and includes the IP header.
-pub(super) fn replace(p: &mut Packet, meta: &mut Meta, mtu: u16) -> Option<()> {
+/// address, wrong lengths, and an MTU below the minimum. `frame_len`: the longest frame that the path carries,
+/// bytes.
+pub(super) fn replace(p: &mut Packet, meta: &mut Meta, frame_len: u16) -> Option<()> {
     let l3 = usize::from(meta.l3);
-    if meta.packet_type != packet_type::ETHERNET || l3 > MAX_L2 {
+    if meta.packet_type != packet_type::ETHERNET || l3 > MAX_L2 || meta.l4 == u16::MAX {
         return None;
     }
+    let mtu = frame_len.checked_sub(meta.l3)?;
     let mut out = [0; MAX_L2 + MAX_V6_ERROR];
     let (l2, rest) = out.split_at_mut_checked(l3)?;
     l2.copy_from_slice(p.head().get(..l3)?);
     let (eth, _) = split_mut::<Ethernet>(l2)?;
+    if eth.dst[0] & 1 != 0 {
+        return None;
+    }
     (eth.src, eth.dst) = (eth.dst, eth.src);
     let (len, headers, protocol) = match be16(l2, l3.checked_sub(2)?)? {
         ethertype::IP => (error_v4(p, meta, rest, mtu)?, Ipv4::LEN, proto::ICMP),
@@ -69,7 +74,12 @@ fn error_v4(p: &Packet, meta: &Meta, out: &mut [u8], mtu: u16) -> Option<usize> 
     if ip.proto == proto::ICMP && is_icmp_error(*p.head().get(usize::from(meta.l4))?) {
         return None;
     }
-    let quoted = usize::from(ip.total_len.get()).min(MAX_V4_ERROR - Ipv4::LEN - Icmp::LEN);
+    let all = usize::from(ip.total_len.get());
+    let right = checksum(p.head().get(usize::from(meta.l3)..usize::from(meta.l4))?) == 0;
+    if !right || all <= usize::from(mtu) {
+        return None; // a part of the frame is padding, or the header is not valid
+    }
+    let quoted = all.min(MAX_V4_ERROR - Ipv4::LEN - Icmp::LEN);
     let len = Ipv4::LEN + Icmp::LEN + quoted;
     let mut header = Ipv4 {
         version_ihl: 0x45,
@@ -106,6 +116,9 @@ fn error_v6(p: &Packet, meta: &Meta, out: &mut [u8], mtu: u16) -> Option<usize> 
         return None;
     }
     let all = Ipv6::LEN + usize::from(ip.payload_len.get());
+    if all <= usize::from(mtu) {
+        return None;
+    }
     let quoted = all.min(MAX_V6_ERROR - Ipv6::LEN - Icmp::LEN);
     let payload = u16::try_from(Icmp::LEN + quoted).ok()?;
     let header = Ipv6 {

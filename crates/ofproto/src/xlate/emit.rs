@@ -180,6 +180,14 @@ impl<'w> Output<'w> {
     pub(super) fn extra(&mut self) -> &mut FlowMask {
         self.extra.get_or_insert_default()
     }
+    /// The bytes to which the next output truncates the packet.
+    pub(super) fn truncation(&self) -> Option<u32> {
+        let emitted = self.actions.iter().rev().take_while(|a| a.only_rewrites());
+        emitted.into_iter().find_map(|a| match a {
+            Action::Trunc(n) => Some(*n),
+            _ => None,
+        })
+    }
     /// The mask, and the one of bits that Open vSwitch leaves out.
     pub(super) fn masks(&mut self) -> (&mut FlowMask, &mut FlowMask) {
         (&mut self.translation.mask, self.extra.get_or_insert_default())

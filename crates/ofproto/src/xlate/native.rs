@@ -36,6 +36,9 @@ use heddle_wire::tunnel::Gtpu;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+/// Bytes of an Ethernet header with a tag: devices receive tagged packets that are longer than their MTU.
+const TAGGED_ETHERNET: usize = Ethernet::LEN + 4;
+
 /// The bits of a tunnel's key that VXLAN and Geneve send as their VNI.
 const VNI_BITS: u64 = 0xff_ffff;
 
@@ -140,15 +143,7 @@ impl<'w> Ctx<'w> {
             true => Port::IN_PORT,
             false => from.no,
         };
-        let emitted = self.out.actions.iter().rev().take_while(|a| a.only_rewrites());
-        let cut = |a: &DpAction| {
-            if let DpAction::Trunc(n) = a {
-                Some(*n)
-            } else {
-                None
-            }
-        };
-        let output = match emitted.filter_map(cut).next() {
+        let output = match self.out.truncation() {
             Some(max_len) => Action::OutputTrunc { port, max_len },
             None => Action::Output { port, max_len: 0 },
         };
@@ -232,14 +227,16 @@ impl<'w> Ctx<'w> {
 
     /// Length of the longest frame that fits into the route's MTU with `outer_len` bytes of outer headers.
     /// `None`: no length is compared. That is so if the egress is a port of a bridge, or if outer packets may
-    /// be fragmented. It is also so with STT, without an Ethernet header, and if the input port's MTU is small.
+    /// be fragmented. It is also so with STT, for truncated packets, without an Ethernet header, and if the
+    /// input port's MTU is small.
     fn longest_frame(&mut self, hop: &NextHop<'_>, outer: &Outer, outer_len: usize) -> Option<u16> {
         let (Egress::Device(_), true, packet_type::ETHERNET) = (hop.egress, outer.df, self.flow.packet_type)
         else {
             return None;
         };
-        if matches!(outer.encap, Encap::Stt { .. }) {
-            return None; // frames are sent in segments
+        // Frames of STT are sent in segments, and truncated packets are short.
+        if matches!(outer.encap, Encap::Stt { .. }) || self.out.truncation().is_some() {
+            return None;
         }
         let mtu = usize::try_from(hop.mtu()).ok()?;
         let len = (mtu + Ethernet::LEN).checked_sub(outer_len)?;
@@ -248,7 +245,7 @@ impl<'w> Ctx<'w> {
             self.port_of(bridge, port)
         });
         let received = from.map_or(0, |port| port.mtu) as usize;
-        if received != 0 && received + Ethernet::LEN <= len {
+        if received != 0 && received + TAGGED_ETHERNET <= len {
             return None;
         }
         u16::try_from(len).ok()
@@ -277,10 +274,8 @@ impl<'w> Ctx<'w> {
             mirrored: 0,
             ..self.frozen(metadata)
         };
-        const ETHERNET: u16 = 14;
-        const { assert!(Ethernet::LEN == ETHERNET as usize) };
-        let mtu = len.saturating_sub(ETHERNET);
-        let mut greater = vec![DpAction::TooBig { mtu }];
+        // The connection is the packet's, and the error finds its own.
+        let mut greater = vec![DpAction::TooBig { frame_len: len }, DpAction::CtClear];
         if let Some(held) = self.take_recirculation(frozen) {
             greater.push(DpAction::Recirc(held.id));
             self.out.credits.push(held);

@@ -24,7 +24,16 @@ fn ipv4(frag: u16, payload: usize, tag: bool, (src, dst): ([u8; 4], [u8; 4])) ->
     ]
     .concat();
     let tag: &[u8] = if tag { &[0x81, 0, 0, 5] } else { &[] };
-    [&ETHERNET[..], tag, &[8, 0], &header, &vec![7; payload]].concat()
+    sealed([&ETHERNET[..], tag, &[8, 0], &header, &vec![7; payload]].concat())
+}
+
+/// The frame with the right checksum in its IPv4 header.
+fn sealed(mut frame: Vec<u8>) -> Vec<u8> {
+    let l3 = if frame[12] == 0x81 { 18 } else { 14 };
+    frame[l3 + 10..l3 + 12].fill(0);
+    let sum = checksum(&frame[l3..l3 + 20]).to_be_bytes();
+    frame[l3 + 10..l3 + 12].copy_from_slice(&sum);
+    frame
 }
 
 fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
@@ -38,7 +47,8 @@ fn ipv6(next: u8, payload: &[u8]) -> Vec<u8> {
 fn error(frame: &[u8], mtu: u16) -> Option<(Vec<u8>, Meta)> {
     let mut p = Packet::from_bytes(frame);
     let (_, mut meta) = parsed(&mut p, packet_type::ETHERNET, 2);
-    replace(&mut p, &mut meta, mtu)?;
+    let frame_len = mtu.saturating_add(meta.l3);
+    replace(&mut p, &mut meta, frame_len)?;
     let (key, again) = parsed(&mut p, packet_type::ETHERNET, 2);
     assert_eq!(
         (meta.l3, meta.l4, meta.proto),
@@ -50,7 +60,8 @@ fn error(frame: &[u8], mtu: u16) -> Option<(Vec<u8>, Meta)> {
 
 proptest! {
     #[test]
-    fn sender_gets_the_beginning_of_its_packet(payload in 8_usize..3000, tag: bool, mtu in 576_u16..1500) {
+    fn sender_gets_the_beginning_of_its_packet(more in 1_usize..1500, tag: bool, mtu in 576_u16..1500) {
+        let payload = usize::from(mtu) - 20 + more;
         let frame = ipv4(Ipv4::DONT, payload, tag, (POD, FAR));
         let (out, meta) = error(&frame, mtu).expect("an error");
         let (l3, l4) = (usize::from(meta.l3), usize::from(meta.l4));
@@ -66,7 +77,8 @@ proptest! {
     }
 
     #[test]
-    fn ipv6_too(payload in 8_usize..3000, mtu in 1280_u16..9000) {
+    fn ipv6_too(more in 1_usize..1500, mtu in 1280_u16..1500) {
+        let payload = usize::from(mtu) - 40 + more;
         let frame = ipv6(proto::UDP, &vec![7; payload]);
         let (out, _) = error(&frame, mtu).expect("an error");
         let message = &out[54..];
@@ -99,9 +111,14 @@ fn packets_without_an_error() {
     let icmp = |ty: u8| {
         let mut frame = dont(POD, FAR);
         (frame[23], frame[34]) = (proto::ICMP, ty);
-        frame
+        sealed(frame)
     };
     let icmpv6 = |ty: u8| ipv6(proto::ICMPV6, &[&[ty, 0][..], &[0; 1400]].concat());
+    let changed = |at: usize, bits: u8| {
+        let mut frame = dont(POD, FAR);
+        frame[at] ^= bits;
+        frame
+    };
     let mut arp = dont(POD, FAR);
     arp[12..14].copy_from_slice(&[8, 6]);
     for (what, frame, mtu) in [
@@ -120,6 +137,14 @@ fn packets_without_an_error() {
         ("too small an MTU", dont(POD, FAR), 575),
         ("too small an MTU for IPv6", icmpv6(128), 1279),
         ("no IP", arp, 1280),
+        (
+            "short enough, with padding",
+            [dont(POD, FAR), vec![0; 400]].concat(),
+            1420,
+        ),
+        ("a wrong checksum", changed(14 + 10, 0x55), 1280),
+        ("a header of four bytes", changed(14, 0x45 ^ 0x41), 1280),
+        ("to a group's Ethernet address", changed(0, 1), 1280),
         ("cut off", dont(POD, FAR)[..100].to_vec(), 1280),
     ] {
         assert!(error(&frame, mtu).is_none(), "{what}");
