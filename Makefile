@@ -1,5 +1,5 @@
 # The entry points of the project. Each target installs what it needs by itself (scripts/setup).
-#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules"]      make test [PARTS="lint cargo smoke system differential"]
+#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules loaded"]      make test [PARTS="lint cargo smoke system differential"]
 #   make install [PREFIX=/usr/local] [DESTDIR=]      make uninstall      make deb
 #   make props [ROUNDS=10]      make soak [MINUTES=30]      make smoke [ARGS=--all]
 #   make conformance [SUITE=4.0] [ARGS="--files ofproto.at"]
@@ -23,6 +23,7 @@ MANUAL = $(abspath $(TARGET))/manual
 PACKAGED := $(if $(wildcard $(HEDDLED)),,$(and $(wildcard /usr/bin/heddle),$(wildcard /usr/sbin/heddled)))
 BENCH ?= pods vhost switch rules
 RESULTS := $(TARGET)/bench/last
+COMMA := ,
 FUZZ ?= rings sessions messages connections segments fragments headers
 export KEEP QUICK GUEST
 
@@ -96,9 +97,11 @@ deb: $(if $(BUILT),,build) ## Debian packages heddle-switch and heddle-tools, in
 	 HEDDLED="$(HEDDLED)" dpkg-buildpackage -b -uc -us -d >../build.log 2>&1 || { tail -n 30 ../build.log >&2; exit 1; }
 	@cp "$(TARGET)"/deb/*.deb "$(DEBS)/" && ls "$(DEBS)"/*.deb
 
-bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes the tables of its pages (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules": parts)
+bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes the tables of its pages (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules loaded": parts)
+	@$(if $(findstring loaded,$(BENCH)),scripts/setup bench)
 	@rm -rf $(RESULTS); for part in $(BENCH); do case $$part in \
 	   pods) run="bench/run $(if $(QUICK),--quick)";; \
+	   loaded) run="bench/run --loaded $(if $(QUICK),--quick --loads idle$(COMMA)busy)";; \
 	   vhost) run="bench/vhost --only heddle,ovs,one-copy $(if $(QUICK),--quick,--group page)";; \
 	   switch) run="bench/switch --only heddle,ovs $(if $(QUICK),--quick,--group page)";; \
 	   rules) run="bench/rules --page $(if $(QUICK),--quick)";; \

@@ -13,6 +13,7 @@ from lab import REFERENCE, daemon_path
 from lab.net import Net
 from lab.shell import Trace
 from lab.switch import Switch
+from vhost_cases import Case
 
 CLIENT_CORE, SWITCH_CORE = 0, 1
 SERVER = "10.9.0.2"
@@ -22,6 +23,8 @@ class Contender:
     """Set up once, then frozen (SIGSTOP) whenever another contender is being measured."""
 
     client_cores, target = str(CLIENT_CORE), SERVER
+    # Words before the command lines of clients and servers.
+    before = ()
 
     def __init__(self, name):
         self.name = name
@@ -95,9 +98,9 @@ class Bridge(Contender):
 class Userspace(Contender):
     """A bridge of the daemon `binary` with tap or veth ends."""
 
-    def __init__(self, name, binary, ends, tso=False, options=()):
+    def __init__(self, name, binary, ends, tso=False, options=(), cores=str(SWITCH_CORE)):
         super().__init__(name)
-        self.binary, self.ends, self.tso, self.options = binary, ends, tso, options
+        self.binary, self.ends, self.tso, self.options, self.cores = binary, ends, tso, options, cores
 
     def connect(self):
         middle = self.net.namespace("sw")
@@ -107,7 +110,7 @@ class Userspace(Contender):
         if settings:
             self.switch.vsctl("--no-wait", "set", "open_vswitch", ".", *settings)
         command = self.switch.command
-        self.switch.command = lambda *args: ["taskset", "-c", str(SWITCH_CORE), *command(*args)]
+        self.switch.command = lambda *args: ["taskset", "-c", self.cores, *command(*args)]
         self.switch.start_daemon()
         self.switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev")
         devices = []
@@ -125,6 +128,48 @@ class Userspace(Contender):
                 self.switch.vsctl("add-port", "br0", f"v{name}")
             devices.append(device)
         self.addresses(*devices)
+
+
+class Guests:
+    """Two virtual machines on vhost-user ports of a daemon (`vhost_switches.Vhost`), which one generator plays. It
+    polls, under a real-time priority and on a processor of its own; the programs of the load have the switch's."""
+
+    switch = None
+
+    def __init__(self, vhost):
+        self.vhost, self.name = vhost, f"{vhost.name}-guests"
+        if not vhost.dpdk:
+            # Heddle chooses its workers. Open vSwitch's forwarding thread would be on the generator's processor.
+            vhost.options = [option for option in vhost.options if "pmd-cpu-mask" not in option]
+        vhost.before = ("chrt", "--fifo", "50")
+        self.freeze, self.thaw, self.close = vhost.freeze, vhost.thaw, vhost.close
+
+    def setup(self):
+        self.vhost.setup(2)
+        # The generator never leaves its processor, so a thread of the switch would wait there.
+        for thread in os.listdir(f"/proc/{self.vhost.switch.pid}/task"):
+            os.sched_setaffinity(int(thread), {SWITCH_CORE})
+
+    def latency(self, rate, seconds):
+        """One-way latency in microseconds, p50 and p99, at a rate of packets per second."""
+        found = self.vhost.measure(Case(rules="normal"), seconds, rate)["latency"]
+        return {"p50_us": found["p50_us"], "p99_us": found["p99_us"]}
+
+
+def loaded_contenders(guests):
+    """Name -> contender for measurements on a loaded machine: nothing is pinned, and nothing is set but the ports.
+
+    guests: contenders with vhost-user ports.
+    """
+    anywhere = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    heddled, made = daemon_path(), []
+    if os.access(heddled, os.X_OK):
+        made += [Userspace(f"heddle-{ends}", heddled, ends, cores=anywhere) for ends in ("tap", "veth")]
+    made += [Userspace("ovs-tap-tso", REFERENCE, "tap", tso=True, cores=anywhere),
+             Userspace("ovs-veth", REFERENCE, "veth", cores=anywhere), Bridge("bridge"), Veth("veth")]
+    for contender in made:
+        contender.client_cores = anywhere
+    return {contender.name: contender for contender in [*made, *map(Guests, guests)]}
 
 
 def all_contenders():

@@ -6,13 +6,23 @@ import re
 import subprocess
 import time
 
-from contenders import SERVER
+from contenders import SERVER, SWITCH_CORE, Guests
 from lab import ROOT
 from lab.shell import wait_for
 
 
+# Words before a program, so that it runs whenever it can, whatever else wants the processors.
+REALTIME = ("chrt", "--fifo", "50")
+# A client and a server of ordinary priority do not share their part of the processors, as pods do not.
+OWN_SESSION = ("setsid", "--wait")
+# Requests a second of the paced measurement.
+PACE = 2_000
+# Packets a second between virtual machines.
+GUEST_PACE = 10_000
+
+
 def pinned(contender, ns, *argv):
-    return ["ip", "netns", "exec", ns, "taskset", "-c", contender.client_cores, *argv]
+    return ["ip", "netns", "exec", ns, "taskset", "-c", contender.client_cores, *contender.before, *argv]
 
 
 class Server:
@@ -102,6 +112,48 @@ def measure(contender, seconds):
     return result
 
 
+def paced(contender, seconds):
+    """One-way latency in microseconds of requests with rests between them, p50 and p99."""
+    blast = blaster(contender.trace)
+    with Server(contender, [blast, "echo", f"{SERVER}:5304"], ":5304"):
+        out = contender.trace.run(*pinned(contender, contender.a, blast, "ping", f"{SERVER}:5304", str(seconds), str(PACE)),
+                                  timeout=seconds + 30, quiet=True)
+    _, p50, p99 = out.split()
+    return {"rested_p50_us": float(p50), "rested_p99_us": float(p99)}
+
+
+def transactions(contender, seconds):
+    """Requests a second of one client that waits for each reply, thousand."""
+    blast = blaster(contender.trace)
+    with Server(contender, [blast, "echo", f"{SERVER}:5304"], ":5304"):
+        out = contender.trace.run(*pinned(contender, contender.a, blast, "ping", f"{SERVER}:5304", str(seconds), "1e9"),
+                                  timeout=seconds + 30, quiet=True)
+    return {"transactions_k": int(out.split()[0]) / seconds / 1e3}
+
+
+def loss(load, alone, work):
+    """The result of `work`, with the share of their time that the programs of the load lost meanwhile, per cent."""
+    share, result = load.share(work)
+    return result | ({"loss": max(0.0, 1 - share / alone) * 100} if alone else {})
+
+
+def loaded(contender, load, alone, seconds):
+    """One round beside a load, whose programs get `alone` processors by themselves. Clients and servers are real-time
+    threads, so that packets wait for the switch only, except for `transactions`."""
+    if isinstance(contender, Guests):
+        with load.confined({SWITCH_CORE}):
+            return contender.latency(GUEST_PACE, seconds)
+    contender.before = REALTIME
+    try:
+        result = latency(contender, seconds)
+        result |= loss(load, alone, lambda: paced(contender, seconds))
+        result |= tcp(contender, seconds, 1)
+        contender.before = OWN_SESSION
+        return result | transactions(contender, seconds)
+    finally:
+        contender.before = ()
+
+
 # name -> (title, unit, decimals, more is better)
 COLUMNS = {
     "tcp1_gbps": ("TCP, 1 stream", "Gbit/s", 2, True),
@@ -112,4 +164,12 @@ COLUMNS = {
     "udp64_offered_kpps": ("UDP, 64 B frames offered by the sender", "thousand/s", 0, None),
     "p50_us": ("UDP ping-pong, one way, median", "us", 1, False),
     "p99_us": ("UDP ping-pong, one way, 99th percentile", "us", 1, False),
+}
+LOADED_COLUMNS = {
+    "p50_us": COLUMNS["p50_us"], "p99_us": COLUMNS["p99_us"],
+    "rested_p50_us": (f"{PACE} requests a second, one way, median", "us", 1, False),
+    "rested_p99_us": (f"{PACE} requests a second, one way, 99th percentile", "us", 1, False),
+    "loss": (f"time that the load's programs lose at {PACE} requests a second", "%", 1, None),
+    "tcp1_gbps": COLUMNS["tcp1_gbps"], "tcp1_retransmits": COLUMNS["tcp1_retransmits"],
+    "transactions_k": ("requests of an ordinary client", "thousand/s", 2, True),
 }

@@ -8,6 +8,7 @@ one run of one build.
 import math
 from html import escape
 
+from loads import TITLES as LOADED
 from vhost_cases import Case
 
 POD_COLUMNS = {"tcp1_gbps": ("TCP, 1 stream, Gbit/s", 1), "tcp4_gbps": ("TCP, 4 streams, Gbit/s", 1),
@@ -16,6 +17,10 @@ POD_COLUMNS = {"tcp1_gbps": ("TCP, 1 stream, Gbit/s", 1), "tcp4_gbps": ("TCP, 4 
 PODS = {"heddle-tap": "Heddle, internal ports", "heddle-veth": "Heddle, veth",
         "ovs-tap-tso": "OVS with TSO, taps", "ovs-veth-tso": "OVS with TSO, veth", "ovs-veth": "OVS, veth",
         "bridge": "Linux bridge", "veth": "no switch"}
+LOADED_PORTS = PODS | {"heddle-guests": "Heddle, vhost-user", "ovs-guests": "OVS with DPDK, vhost-user"}
+LOADED_COLUMNS = {"p50_us": ("p50, us", 1), "p99_us": ("p99, us", 0), "rested_p50_us": ("p50 after a rest", 1),
+                  "rested_p99_us": ("p99 after a rest", 0), "loss": ("the load loses, %", 0), "tcp1_gbps": ("TCP, Gbit/s", 1),
+                  "transactions_k": ("ordinary requests, thousand/s", 1)}
 GUESTS = {
     "64 B": Case(), "64 B, packed rings": Case(packed=True), "64 B, both ways": Case(both=True),
     "64 B, 4 ports": Case(ports=4, both=True),
@@ -65,7 +70,7 @@ WAITING = {"Heddle": ("heddle", 0), "Heddle, `pmd-sleep-max` 50": ("heddle", 50)
            "OVS, `pmd-sleep-max` 50": ("ovs", 50)}
 LATENCY = Case(latency=True)
 LATENCIES = {"Heddle": "heddle", "OVS": "ovs"}
-LOADS = {"one by one": ("single", 100_000), "as a bundle": ("bundle", 1_000_000)}
+RULE_LOADS = {"one by one": ("single", 100_000), "as a bundle": ("bundle", 1_000_000)}
 
 
 def idle(sleep):
@@ -139,6 +144,16 @@ class Tables:
             rows.append([self.label(label, case), *cells(case, heddle, ovs), ranged(heddle, "x_ovs", 2)])
         return markdown(["", *head, "cycles: x OVS"], rows), names(shown)
 
+    def loaded(self):
+        shown = {load: title for load, title in LOADED.items() if f"loaded-{load}" in self.results}
+        rows = []
+        for load, title in shown.items():
+            rows.append([f"**{title}**", *[""] * len(LOADED_COLUMNS)])
+            by = self.results[f"loaded-{load}"]
+            rows += [[label, *(middle(by[name], key, decimals) for key, (_, decimals) in LOADED_COLUMNS.items())]
+                     for name, label in LOADED_PORTS.items() if name in by]
+        return markdown(["", *(title for title, _ in LOADED_COLUMNS.values())], rows), [f"loaded-{load}" for load in shown]
+
     def guests(self):
         return self.compared(
             GUESTS, ["Heddle Mpps", "OVS Mpps", "Heddle cycles", "OVS cycles", "one copy"],
@@ -203,7 +218,7 @@ class Tables:
 
     def loading(self):
         rows, shown = [], []
-        for label, (how, count) in LOADS.items():
+        for label, (how, count) in RULE_LOADS.items():
             name = f"{count}-{how}"
             if name not in self.results:
                 continue
@@ -219,7 +234,7 @@ def names(rows):
 
 
 # Table -> part of `make bench BENCH=PART` that measures it.
-PARTS = {"pods": "pods", "guests": "vhost", "latency": "vhost", "loading": "rules"}
+PARTS = {"pods": "pods", "loaded": "loaded", "guests": "vhost", "latency": "vhost", "loading": "rules"}
 
 
 class MixedRuns(Exception):
@@ -259,10 +274,10 @@ TICKS = (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
 COLORS = {"heddle": "#0b6fb8", "ovs": "#d1670a"}
 
 
-def across(cycles):
-    """Position of a number of cycles on a logarithmic axis."""
-    low, high = map(math.log, AXIS)
-    return LEFT + (WIDTH - LEFT - 20) * (math.log(min(max(cycles, AXIS[0]), AXIS[1])) - low) / (high - low)
+def across(number, axis=AXIS):
+    """Position of a number, of cycles or of `axis`, on a logarithmic axis."""
+    low, high = map(math.log, axis)
+    return LEFT + (WIDTH - LEFT - 20) * (math.log(min(max(number, axis[0]), axis[1])) - low) / (high - low)
 
 
 def text(x, y, words, more=""):
@@ -294,8 +309,46 @@ def plot(results):
     head = [text(10, 20, "Busy cycles of the switch's core per packet of 64 bytes (less is better)", 'font-size="15"')]
     for at, (name, label) in enumerate((("heddle", "Heddle"), ("ovs", "OVS-DPDK"))):
         head += [f'<circle cx="{LEFT + 10 + 90 * at}" cy="34" r="5" fill="{COLORS[name]}"/>', text(LEFT + 20 + 90 * at, 38, label)]
-    height = y + 12
+    return drawing(y + 12, [*head, *out, *ticks])
+
+
+LOADED_AXIS = (5, 20_000)
+LOADED_TICKS = (5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000)
+
+
+def plot_loaded(results):
+    """One-way latency beside loads, a panel for each: p50 as a ring, p99 as a point, medians of the rounds."""
+    def at(us):
+        return across(us, LOADED_AXIS)
+    out, y = [], TOP
+    for load, title in LOADED.items():
+        by = results.get(f"loaded-{load}", {})
+        rows = {label: by[name] | {"color": COLORS.get(name.partition("-")[0], "#666")}
+                for name, label in LOADED_PORTS.items() if name in by}
+        if not rows:
+            continue
+        out += [text(10, y, title, 'font-weight="bold"'), text(LEFT, y, run_of("loaded", [f"loaded-{load}"], results),
+                                                               'fill="#555" font-size="10"')]
+        first, top, y = len(out), y + 6, y + ROW
+        for label, row in rows.items():
+            out.append(text(LEFT - 10, y + 4, label, 'text-anchor="end"'))
+            p50, p99 = (at(row[key][1]) for key in ("p50_us", "p99_us"))
+            out += [f'<path d="M{p50:.1f} {y}H{p99:.1f}" stroke="{row["color"]}" stroke-width="3" opacity=".4"/>',
+                    f'<circle cx="{p50:.1f}" cy="{y}" r="4" fill="#fff" stroke="{row["color"]}"/>',
+                    f'<circle cx="{p99:.1f}" cy="{y}" r="5" fill="{row["color"]}"/>']
+            y += ROW
+        out[first:first] = [f'<path d="M{at(tick):.0f} {top}V{y - ROW + 8}" stroke="#ddd"/>' for tick in LOADED_TICKS]
+        y += 14
+    ticks = [text(at(tick), y, f"{tick:,}", 'text-anchor="middle" fill="#555"') for tick in LOADED_TICKS]
+    head = [text(10, 20, "One way of a datagram beside loads, us: p50 (ring) and p99 (point); less is better", 'font-size="15"')]
+    for place, (label, color) in enumerate((("Heddle", COLORS["heddle"]), ("Open vSwitch", COLORS["ovs"]), ("the kernel", "#666"))):
+        head += [f'<circle cx="{LEFT + 10 + 110 * place}" cy="34" r="5" fill="{color}"/>', text(LEFT + 20 + 110 * place, 38, label)]
+    return drawing(y + 12, [*head, *out, *ticks])
+
+
+def drawing(height, parts):
+    """A picture of this height."""
     return "\n".join(['<svg xmlns="http://www.w3.org/2000/svg" '
                       f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
                       'font-family="sans-serif" font-size="12">',
-                      f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>', *head, *out, *ticks, "</svg>", ""])
+                      f'<rect width="{WIDTH}" height="{height}" fill="#fff"/>', *parts, "</svg>", ""])

@@ -25,7 +25,7 @@ def commit():
 
 
 def write(path, part, how, results, **more):
-    """Writes the results of a part ("pods", "vhost", "switch", "rules"), measured so, with the run that they are of."""
+    """Writes the results of a part ("pods", "vhost", "switch", "rules", "loaded"), measured so, with the run that they are of."""
     path = path or os.path.join(ROOT, "target", "bench", time.strftime(f"{part}-%Y%m%d-%H%M%S.json"))
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     run = {"date": time.strftime("%Y-%m-%d %H:%M"), "commit": commit(), "how": how,

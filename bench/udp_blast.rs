@@ -4,14 +4,18 @@
 //! `udp_blast sink ADDRESS:PORT` binds and sleeps until it is ended. The receiver's device counts the frames,
 //! the full socket buffer drops them cheaply, and no ICMP error goes back. `udp_blast spread ADDRESS:PORT
 //! SECONDS BYTES FLOWS` makes FLOWS flows: it sends from up to 1,000 source ports in turn to consecutive
-//! destination ports from PORT on. `udp_blast sinks ADDRESS:PORT FLOWS` holds sockets open for them. Standard
-//! library only, so that plain `rustc -O` builds it.
+//! destination ports from PORT on. `udp_blast sinks ADDRESS:PORT FLOWS` holds sockets open for them.
+//! `udp_blast echo ADDRESS:PORT` returns each datagram. `udp_blast ping ADDRESS:PORT SECONDS RATE` sends RATE
+//! requests a second to it, and sleeps between them. It prints the number of replies, and p50 and p99 of one
+//! way (half of a round trip) in microseconds. Standard library only, so that plain `rustc -O` builds it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// Datagrams between two looks at the clock.
 const BATCH: u64 = 64;
+/// The longest wait for a reply.
+const LOST: Duration = Duration::from_millis(200);
 /// Ports that a spread load is sent from.
 const SOURCES: usize = 1000;
 
@@ -65,6 +69,41 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 std::thread::sleep(Duration::from_secs(60));
             }
         }
-        _ => Err("usage: udp_blast send ADDRESS:PORT SECONDS BYTES | sink ADDRESS:PORT | spread ADDRESS:PORT SECONDS BYTES FLOWS | sinks ADDRESS:PORT FLOWS".into()),
+        ["echo", on] => {
+            let socket = UdpSocket::bind(on)?;
+            let mut datagram = [0; 2048];
+            loop {
+                let (n, from) = socket.recv_from(&mut datagram)?;
+                socket.send_to(&datagram[..n], from)?;
+            }
+        }
+        ["ping", to, seconds, rate] => {
+            let socket = UdpSocket::bind("0.0.0.0:0")?;
+            socket.connect(to)?;
+            socket.set_read_timeout(Some(LOST))?;
+            let gap = Duration::from_secs_f64(1.0 / rate.parse::<f64>()?);
+            let start = Instant::now();
+            let end = start + Duration::from_secs_f64(seconds.parse()?);
+            let (mut times, mut next, mut number, mut reply) = (Vec::new(), start, 0_u64, [0; 16]);
+            while Instant::now() < end {
+                number += 1;
+                let sent = Instant::now();
+                socket.send(&number.to_ne_bytes())?;
+                // A reply that comes after the time-out is not that of this request.
+                while let Ok(n) = socket.recv(&mut reply) {
+                    if reply[..n] == number.to_ne_bytes() {
+                        times.push(sent.elapsed().as_nanos() as f64 / 2e3);
+                        break;
+                    }
+                }
+                next = (next + gap).max(Instant::now());
+                std::thread::sleep(next.saturating_duration_since(Instant::now()));
+            }
+            times.sort_by(f64::total_cmp);
+            let at = |share: f64| times.get((times.len().saturating_sub(1) as f64 * share) as usize).copied();
+            println!("{} {:.1} {:.1}", times.len(), at(0.5).ok_or("no reply")?, at(0.99).ok_or("no reply")?);
+            Ok(())
+        }
+        _ => Err("usage: udp_blast send ADDRESS:PORT SECONDS BYTES | sink ADDRESS:PORT | spread ADDRESS:PORT SECONDS BYTES FLOWS | sinks ADDRESS:PORT FLOWS | echo ADDRESS:PORT | ping ADDRESS:PORT SECONDS RATE".into()),
     }
 }

@@ -99,10 +99,11 @@ def settle(pid, longest=15.0):
         quiet, before = quiet + 1 if now - before < 0.025 else 0, now
 
 
-def generate(heddle, arguments, began=None, ended=None, pid=None, timeout=120):
+def generate(heddle, arguments, began=None, ended=None, pid=None, timeout=120, before=()):
     """Runs the generator; calls `began` and `ended` around the measured time. Returns its result, with `disturbed`: the
-    share of a core's time in it that went to others than the generator and the switch `pid`."""
-    argv = [heddle, "bench", *arguments, "--json", "--events", "--core", str(GENERATOR_CORE),
+    share of a core's time in it that went to others than the generator and the switch `pid`. `before`: words before its
+    command line."""
+    argv = [*before, heddle, "bench", *arguments, "--json", "--events", "--core", str(GENERATOR_CORE),
             "--switch-core", str(SWITCH_CORE)]
     proc = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
     result, end, clock = None, time.monotonic() + timeout, {}
@@ -194,6 +195,8 @@ class Vhost:
     """A switch process with vhost-user ports in client mode: the generator owns the sockets."""
 
     bridge, netns = BRIDGE, None
+    # Words before the generator's command line.
+    before = ()
 
     def __init__(self, name, binary, heddle, env=None, options=(), dpdk=False):
         self.name, self.binary, self.heddle, self.dpdk = name, binary, heddle, dpdk
@@ -212,7 +215,8 @@ class Vhost:
         self.switch = Switch(self.trace, self.binary, args=("--disable-system", "--enable-dummy"),
                              netns=self.netns, prefix=f"heddle-bench-{self.name}")
         self.switch.start_ovsdb()
-        self.switch.vsctl("--no-wait", "set", "open_vswitch", ".", *self.options)
+        if self.options:
+            self.switch.vsctl("--no-wait", "set", "open_vswitch", ".", *self.options)
         command = self.switch.command
         # Everything but the thread that forwards runs on the generator's core, which is where a busy host would have it.
         self.switch.command = lambda *args: ["taskset", "-c", f"{GENERATOR_CORE},{SWITCH_CORE}", "env",
@@ -365,7 +369,7 @@ class Vhost:
                 seen["new_connections"] = (seen["connections"] - had) / (time.monotonic() - since)
         try:
             result = generate(self.heddle, [case.command(), *ports, *case.arguments(seconds, rate)],
-                              began=began, ended=ended, pid=self.switch.pid)
+                              began=began, ended=ended, pid=self.switch.pid, before=self.before)
         finally:
             if changing:
                 changing.terminate()

@@ -33,6 +33,7 @@ use heddle_packet::Packet;
 use heddle_port::Port;
 use heddle_sys::Tsc;
 use heddle_sys::awake::Awake;
+use heddle_sys::priority::{Refused, Scheduling};
 use parking_lot::Mutex;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -265,6 +266,11 @@ impl Datapath {
     /// [`DatapathError::Io`]: this process may not give priorities. [`DatapathError::Timeout`].
     pub fn set_realtime(&self, on: bool) -> Result<(), DatapathError> {
         self.control.lock().set_realtime(on)
+    }
+    /// Sets how the kernel schedules workers without real-time priority, new ones too (`heddle-priority`).
+    /// Returns the parts that it refused.
+    pub fn set_scheduling(&self, scheduling: Scheduling) -> Refused {
+        self.control.lock().set_scheduling(scheduling)
     }
     /// Sets whether workers keep the machine's processors from halting while packets come every few
     /// milliseconds (`heddle-light-sleep`).

@@ -30,6 +30,7 @@ use crate::diagnostics::{Captures, Drops};
 use crate::give_back::{GiveBack, Sizes};
 use crate::inventory::{Inventory, WithoutEffect, datapath_name};
 use crate::mirror_state::KernelConntrack;
+use crate::priority::Priority;
 use crate::sample_counts::SampleCounts;
 
 /// The interval at which time-outs are checked.
@@ -68,6 +69,8 @@ pub struct Switch {
     pub(crate) ingress: std::sync::OnceLock<Arc<heddle_port::IngressFilters>>,
     /// The mirror of connections in the kernel's table.
     pub(crate) kernel_conntrack: KernelConntrack,
+    /// Scheduling of the threads that packets wait for.
+    pub(crate) priority: Priority,
     /// Keys of connections to the database and to controllers.
     pub tls: Arc<Tls>,
     /// The interfaces as the database made them, for commands that name them.
@@ -143,6 +146,7 @@ impl Switch {
             offload: RwLock::default(),
             ingress: std::sync::OnceLock::default(),
             kernel_conntrack: KernelConntrack::default(),
+            priority: Priority::default(),
             tls,
             inventory: RwLock::default(),
             carriers: RwLock::default(),
@@ -192,6 +196,7 @@ impl Switch {
     }
 
     fn deliver_on(&self) {
+        self.priority.join();
         let mut bell = match Epoll::new(1).and_then(|e| e.add(self.datapath.upcall_fd(), 0).map(|()| e)) {
             Ok(bell) => bell,
             Err(error) => {
@@ -214,6 +219,7 @@ impl Switch {
 
     /// Does the work that workers handed over.
     fn run_deferred_work(&self) {
+        self.priority.join();
         while !self.stop.load(Relaxed) {
             self.ofproto.do_deferred_work();
             self.probe_neighbours();

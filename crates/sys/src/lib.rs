@@ -19,6 +19,7 @@ pub mod batch;
 mod cbpf;
 pub mod clock;
 pub mod cpu;
+pub mod cpu_group;
 pub mod device_counters;
 pub mod event;
 pub mod files;

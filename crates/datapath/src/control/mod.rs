@@ -30,6 +30,7 @@ use auto::AutoState;
 use cpus::WorkerCpus;
 use heddle_datapath_api::{Meter, POLICED, PortNo, PortStats};
 use heddle_port::{Port, RxQueue};
+use heddle_sys::priority::{Refused, Scheduling, ThreadId};
 use move_queues::Dirty;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -72,6 +73,8 @@ pub(crate) struct WorkerHandle {
     pub(crate) id: usize,
     pub(crate) commands: Arc<CommandTx>,
     thread: Option<JoinHandle<()>>,
+    /// The kernel's number of the thread.
+    thread_id: ThreadId,
     place: WorkerCpus,
     /// The processor that it is pinned to, or that represents it in texts.
     pub(crate) core: usize,
@@ -129,6 +132,8 @@ pub(crate) struct Control {
     pub(crate) max_sleep: MaxSleep,
     /// Workers have real-time priority.
     realtime: bool,
+    /// Scheduling of workers without real-time priority; `None`: as the process began.
+    scheduling: Option<Scheduling>,
     /// Counters of ended workers that are not shown per worker: drops.
     pub(crate) past_drops: Vec<u64>,
     /// ... and of connection tracking.
@@ -156,6 +161,7 @@ impl Control {
             auto: AutoState::default(),
             max_sleep: MaxSleep::default(),
             realtime: false,
+            scheduling: None,
             past_tracked: Tally::default(),
             past_drops: vec![0; heddle_datapath_api::DropKind::ALL.len()],
             past: WorkerNumbers::default(),
@@ -174,7 +180,19 @@ impl Control {
     pub(crate) fn set_realtime(&mut self, on: bool) -> Result<(), DatapathError> {
         self.realtime = on;
         let told = self.workers.iter().map(|w| w.set_realtime(on));
-        told.fold(Ok(()), Result::and)
+        let told = told.fold(Ok(()), Result::and);
+        if let Some(scheduling) = self.scheduling.filter(|_| !on) {
+            // Real-time threads take no slices.
+            self.set_scheduling(scheduling);
+        }
+        told
+    }
+
+    /// Sets how the kernel schedules workers. Returns the parts that it refused.
+    pub(crate) fn set_scheduling(&mut self, scheduling: Scheduling) -> Refused {
+        self.scheduling = Some(scheduling);
+        let applied = self.workers.iter().map(|w| scheduling.apply(w.thread_id));
+        applied.fold(Refused::default(), Refused::or)
     }
 
     // -- requests to workers

@@ -16,6 +16,7 @@ use crate::revalidator::WorkerRecords;
 use crate::worker::{Binding, Command, Parts, WORKER_TIMEOUT, Worker, command_ring};
 use heddle_flow_cache::CacheParts;
 use heddle_packet::Pool;
+use heddle_sys::priority::ThreadId;
 use heddle_sys::{EventFd, clock, cpu};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -120,6 +121,10 @@ impl Control {
             .start_worker(place)
             .inspect_err(|e| log_no_worker(place, e))?;
         w.commands.send(Command::MaxSleep(self.max_sleep.of(w.core)));
+        if let Some(scheduling) = self.scheduling {
+            // The kernel refuses what it refused to the first workers, and the log has that.
+            let _ = scheduling.apply(w.thread_id);
+        }
         if self.realtime
             && let Err(e) = w.set_realtime(true)
         {
@@ -191,13 +196,13 @@ impl Control {
                 });
             match worker {
                 Ok(mut w) => {
-                    let _ = started_tx.send(Ok(()));
+                    let _ = started_tx.send(Ok(ThreadId::current()));
                     w.run();
                 }
                 Err(e) => drop(started_tx.send(Err(e))),
             }
         })?;
-        started
+        let thread_id = started
             .recv_timeout(WORKER_TIMEOUT)
             .map_err(|_| DatapathError::Timeout)??;
         self.revalidator.lock().workers.push(WorkerRecords::new(
@@ -216,6 +221,7 @@ impl Control {
             id,
             commands,
             thread: Some(thread),
+            thread_id,
             core: place.core,
             numa: place.numa,
             place: place.clone(),

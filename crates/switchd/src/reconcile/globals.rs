@@ -151,6 +151,10 @@ impl Globals {
         }
         if let Some(pmd) = &self.pmd {
             pmd.apply(before.pmd.as_ref(), datapath);
+            let request = pmd.priority();
+            if before.pmd.as_ref().is_none_or(|b| b.priority() != request) {
+                switch.priority.apply(request, datapath);
+            }
         }
         if self.cpus != before.cpus {
             if let Err(error) = datapath.set_workers(self.cpus.as_deref()) {

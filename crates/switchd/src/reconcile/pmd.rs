@@ -10,6 +10,7 @@ use heddle_datapath::{AutoLb, Datapath, MaxSleep, RxqAssign, Spread};
 
 use super::desired::Smap;
 use super::warnings::ConfigWarning;
+use crate::priority::Request;
 
 /// Longest interval of automatic load balancing, minutes.
 pub(super) const MAX_INTERVAL_MINUTES: u64 = 20_000;
@@ -32,6 +33,8 @@ pub(super) struct Pmd {
     light_sleep: bool,
     /// `heddle-realtime`.
     realtime: bool,
+    /// `heddle-priority=false`.
+    no_priority: bool,
     /// `heddle-gro=false`.
     no_gro: bool,
 }
@@ -60,7 +63,19 @@ impl Pmd {
             sleep: sleep(max_sleep(config)).0,
             light_sleep: config.bool("heddle-light-sleep", false),
             realtime: config.bool("heddle-realtime", false),
+            no_priority: !config.bool("heddle-priority", true),
             no_gro: !config.bool("heddle-gro", true),
+        }
+    }
+
+    /// The scheduling to request for the threads that packets wait for.
+    pub(super) fn priority(&self) -> Request {
+        if self.no_priority {
+            Request::Nothing
+        } else if self.sleep.default_us == Some(0) || self.sleep.of_core.iter().any(|(_, us)| *us == 0) {
+            Request::Slices
+        } else {
+            Request::All
         }
     }
 
@@ -340,6 +355,22 @@ mod tests {
             "the key of Open vSwitch 3.1"
         );
         assert_eq!(read(&[]).sleep, MaxSleep::default());
+    }
+
+    #[test]
+    fn threads_that_never_sleep_get_slices_only() {
+        let of = |pairs: &[(&str, &str)]| read(pairs).priority();
+        assert_eq!(of(&[]), Request::All);
+        assert_eq!(
+            of(&[("heddle-priority", "x"), ("pmd-sleep-max", "50")]),
+            Request::All
+        );
+        assert_eq!(of(&[("pmd-sleep-max", "0")]), Request::Slices);
+        assert_eq!(of(&[("pmd-sleep-max", "50,1:0")]), Request::Slices);
+        assert_eq!(
+            of(&[("heddle-priority", "false"), ("pmd-sleep-max", "0")]),
+            Request::Nothing
+        );
     }
 
     #[test]

@@ -27,7 +27,7 @@ const NUMBERS: [(&str, u64, &str); 13] = [
     (globals::KERNEL_CONNTRACK_LIMIT, u32::MAX as u64, "65536"),
 ];
 /// Switches, and the value that replaces a text that is neither true nor false.
-const SWITCHES: [(&str, bool); 13] = [
+const SWITCHES: [(&str, bool); 14] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
     ("pmd-perf-metrics", false),
@@ -37,6 +37,7 @@ const SWITCHES: [(&str, bool); 13] = [
     ("smc-enable", false),
     ("heddle-light-sleep", false),
     ("heddle-gro", true),
+    ("heddle-priority", true),
     ("heddle-realtime", false),
     ("heddle-ebpf", false),
     ("hw-offload", false),
@@ -44,7 +45,7 @@ const SWITCHES: [(&str, bool); 13] = [
 ];
 
 /// All keys of Heddle's own: others with this prefix are misspelt.
-const OWN: [&str; 9] = [
+const OWN: [&str; 10] = [
     globals::ALLOW_CLEAR,
     globals::KERNEL_CONNTRACK,
     globals::KERNEL_CONNTRACK_LIMIT,
@@ -53,6 +54,7 @@ const OWN: [&str; 9] = [
     "heddle-gro",
     "heddle-light-sleep",
     "heddle-metrics",
+    "heddle-priority",
     "heddle-realtime",
 ];
 
