@@ -20,6 +20,7 @@ mod cbpf;
 pub mod clock;
 pub mod cpu;
 pub mod device_counters;
+pub mod device_programs;
 pub mod event;
 pub mod files;
 pub mod foreign;
