@@ -23,6 +23,7 @@ from lab.runner import Skip, limit, main
 from lab.shell import CommandError, wait_for
 from lab.vhost import heddle_path
 from test_cni import controllers_plugin
+from test_connectivity import iperf
 from test_offload import offloaded, settled, stats, two_pods
 
 CHURN = __name__ == "__main__" and sys.argv[1:2] == ["churn"]
@@ -253,6 +254,65 @@ def scenario_kinds_of_the_plugin(lab):
     assert not sw.vsctl("list-ports", "br0")
 
 
+# OVN-Kubernetes' rules of a node's bridge, and what they need of br-int; {host}, {out} and {pod} are addresses.
+NODE = """priority=205,udp,dl_dst={host},tp_dst=6081,actions=LOCAL
+priority=200,udp,in_port=LOCAL,tp_dst=6081,actions=output:up0
+priority=105,ip,in_port=pe,dl_src={host},pkt_mark=0x3f0,actions=ct(commit,zone=64000,nat(src=172.18.0.2),exec(set_field:0x1->ct_mark)),output:up0
+priority=100,ip,in_port=pe,dl_src={host},actions=ct(commit,zone=64000,exec(set_field:0x1->ct_mark)),output:up0
+priority=100,ip,in_port=LOCAL,actions=ct(commit,zone=64000,exec(set_field:0x2->ct_mark)),output:up0
+priority=50,ip,in_port=up0,dl_dst={host},actions=ct(zone=64000,nat,table=1)
+priority=10,in_port=up0,dl_dst={host},actions=pe,LOCAL
+priority=9,in_port=pe,actions=drop
+priority=0,actions=NORMAL
+table=1,priority=100,ip,ct_state=+est+trk,ct_mark=0x1,actions=pe
+table=1,priority=100,ip,ct_state=+est+trk,ct_mark=0x2,actions=LOCAL
+table=1,priority=10,ip,dl_dst={host},actions=LOCAL
+table=1,priority=0,actions=NORMAL
+"""
+INT = """priority=20,ip,in_port=va,nw_dst=10.244.0.2,actions=ct(table=5,zone=1)
+priority=20,ip,in_port=ovn-k8s-mp0,nw_dst=10.244.0.5,actions=ct(table=5,zone=1)
+priority=10,ip,in_port=va,actions=resubmit(,10)
+priority=10,ip,in_port=pi,actions=ct(table=11,zone=3,nat)
+table=5,priority=5,ip,ct_state=+new+trk,actions=ct(commit,zone=1),resubmit(,6)
+table=5,priority=5,ip,ct_state=+est+trk,actions=resubmit(,6)
+table=6,ip,nw_dst=10.244.0.2,actions=output:ovn-k8s-mp0
+table=6,ip,nw_dst=10.244.0.5,actions=output:va
+table=10,ip,actions=mod_dl_src:{host},mod_dl_dst:{out},dec_ttl,ct(commit,table=12,zone=3,nat(src=172.18.0.2))
+table=12,ip,actions=output:pi
+table=11,ip,nw_dst=10.244.0.5,actions=mod_dl_dst:{pod},dec_ttl,output:va
+"""
+
+
+@limit(200)
+def scenario_a_nodes_own_traffic(lab):
+    """OVN-Kubernetes' rules: the kernel forwards TCP of the node by its bridge, of pods to the outside, and between
+    the node and its pods."""
+    sw = lab.switch(system=True)
+    outside = lab.net.namespace("out")
+    lab.net.veth(sw.netns, "up0", outside, "eth0")
+    sw.vsctl("add-br", "breth0", "--", "add-port", "breth0", "up0", "--", "add-br", "br-int", "--", "set", "bridge", "br-int", "fail_mode=secure",
+             *("-- add-port breth0 pe -- set interface pe type=patch options:peer=pi -- add-port br-int pi -- set interface pi type=patch options:peer=pe "
+               "-- add-port br-int ovn-k8s-mp0 -- set interface ovn-k8s-mp0 type=internal").split())
+    pod = lab.veth_pod(sw, "a", "10.244.0.5/24", bridge="br-int")
+    lab.net.address(outside, "eth0", "172.18.0.1/16")
+    lab.net.address(sw.netns, "breth0", "172.18.0.2/16")
+    lab.net.address(sw.netns, "ovn-k8s-mp0", "10.244.0.2/24")
+    mac = {dev: lab.net.run(ns, "cat", f"/sys/class/net/{dev}/address").strip() for ns, dev in ((sw.netns, "breth0"), (sw.netns, "ovn-k8s-mp0"))}
+    host, out, inside = mac["breth0"], *(lab.net.run(ns, "cat", "/sys/class/net/eth0/address").strip() for ns in (outside, pod))
+    for ns, dev, addr, to in ((pod, "eth0", "10.244.0.1", "0a:58:0a:f4:00:01"), (pod, "eth0", "10.244.0.2", mac["ovn-k8s-mp0"]),
+                              (sw.netns, "ovn-k8s-mp0", "10.244.0.5", inside), (sw.netns, "breth0", "172.18.0.1", out), (outside, "eth0", "172.18.0.2", host)):
+        lab.net.ip(ns, "neigh", "replace", addr, "lladdr", to, "dev", dev, "nud", "permanent")
+    lab.net.ip(pod, "route", "add", "default", "via", "10.244.0.1")
+    for bridge, rules in (("breth0", NODE), ("br-int", INT)):
+        sw.ofctl("add-flows", bridge, "-", stdin=rules.format(host=host, out=out, pod=inside))
+    for server, client, to in ((outside, pod, "172.18.0.1"), (outside, sw.netns, "172.18.0.1"), (sw.netns, outside, "172.18.0.2"),
+                               (sw.netns, pod, "10.244.0.2"), (pod, sw.netns, "10.244.0.5")):
+        before = stats(sw)["forwarded-bytes"]
+        got = iperf(lab, server, client, to, "-t", "4", "-b", "100M")["sum_received"]["bytes"]
+        shown = sw.appctl("heddle/offload", "ip")
+        assert stats(sw)["forwarded-bytes"] - before > got / 2 > 1_000_000, (client, to, got, shown)
+
+
 def scenario_captures_and_drops(lab):
     """Packets that the kernel drops by a rule are counted among the switch's drops. During a capture, the kernel
     forwards nothing, and afterwards it forwards again."""
@@ -427,8 +487,10 @@ def scenario_everything_changes_around_two_pods(lab):
             done += 1
             if time.monotonic() < next_kill:
                 continue
-            # All flows of the traffic are in the kernel: a switch that is down forwards no others.
-            sw.appctl("revalidator/wait", check=False)
+            # All flows of the traffic are in the kernel: a switch that is down forwards no others. Flows to ports with
+            # rates, by a mirror or because the address is not known, would stay with workers.
+            sw.vsctl("clear", "bridge", "br0", "mirrors")
+            traffic.rx.send(frames.ethernet(traffic.header[1], traffic.header[0], 0x88b5, b"x" * 46))
             wait_for("the flows to be in the kernel", lambda: traffic.wrong or all_in_kernel(sw))
             through += stats(sw)["forwarded-packets"] - before
             sw.stop_daemon(signal.SIGKILL)

@@ -32,6 +32,9 @@ use std::time::{Duration, Instant};
 /// Longest wait for the programs of a processor before the slower way of waiting is used.
 const PROGRAMS_TIMEOUT: Duration = Duration::from_millis(50);
 
+/// Longest wait of all claims for the end of an earlier process.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// A port whose device is diverted.
 pub(super) struct Diverted {
     /// Queue of the miss device, from which packets that the program does not forward are read, and that
@@ -78,6 +81,8 @@ pub(super) struct State {
     pub(super) diverted: HashMap<u32, Diverted>,
     /// Devices that were diverted, or let go, since ports were set last.
     pub(super) fresh: Vec<u32>,
+    /// Time that claims of devices may still wait for the end of an earlier process.
+    pub(super) claim_timeout: Duration,
     /// Devices that are left to workers.
     pub(super) others: Others,
     pub(super) peers: Option<Peers>,
@@ -136,6 +141,7 @@ impl State {
             ways: HashMap::new(),
             diverted: HashMap::new(),
             fresh: Vec::new(),
+            claim_timeout: CLAIM_TIMEOUT,
             others: Others::new(),
             peers: Peers::new().ok(),
             rounds: 0,

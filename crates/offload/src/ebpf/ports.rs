@@ -18,10 +18,14 @@ use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Passes over the ports in which each device is checked once. Then the address of a veth device's peer is
 /// read again, and a missing program is attached again.
 const ASK_AGAIN: u32 = 10;
+
+/// Interval between attempts to claim a device.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The miss device of a device.
 fn miss_name(ifindex: u32) -> String {
@@ -29,16 +33,25 @@ fn miss_name(ifindex: u32) -> String {
 }
 
 /// Claims a device for this process, as long as the returned socket lives. The claim is a name among the
-/// abstract sockets of the network namespace, which ends with its process.
-fn claim(ifindex: u32) -> io::Result<UnixDatagram> {
+/// abstract sockets of the network namespace, which ends with its process. The kernel may still be ending an
+/// earlier process, so a claim waits. All claims together wait for `timeout` at most.
+fn claim(ifindex: u32, timeout: &mut Duration) -> io::Result<UnixDatagram> {
     let name = SocketAddr::from_abstract_name(format!("heddle-divert-{ifindex}"))?;
-    UnixDatagram::bind_addr(&name).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => io::Error::new(
-            io::ErrorKind::ResourceBusy,
-            "another switch on this machine has the device",
-        ),
-        _ => error,
-    })
+    loop {
+        match UnixDatagram::bind_addr(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && !timeout.is_zero() => {
+                std::thread::sleep(CLAIM_INTERVAL);
+                *timeout = timeout.saturating_sub(CLAIM_INTERVAL);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "another switch on this machine has the device",
+                ));
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Makes a miss device: its queue and its index.
@@ -78,7 +91,7 @@ impl State {
             Some(None) => self.let_go(ifindex),
             None => {}
         }
-        let claim = claim(ifindex)?;
+        let claim = claim(ifindex, &mut self.claim_timeout)?;
         let (tap, miss) = make_miss(ifindex)?;
         let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
         let tap = Arc::new(tap);

@@ -209,6 +209,7 @@ fn state() -> Option<State> {
     state.diverted.insert(
         LOOPBACK,
         Diverted {
+            direct: false,
             miss: Some((tap.into(), 0)),
             slot,
             peer: None,
