@@ -30,20 +30,20 @@ class Chassis:
         self.name = f"ch{number}"
         net = cluster.net
         self.ns = net.namespace(self.name, ipv6=True)
-        self.sw = Switch(cluster.trace, binary=cluster.binary, netns=self.ns, args=["--disable-system", *cluster.args], prefix="ovn")
+        self.sw = Switch(cluster.trace, binary=cluster.binary, netns=self.ns, args=[*(["--disable-system"] if cluster.datapath == "netdev" else []), *cluster.args], prefix="ovn")
         cluster.start_switch(self.sw, number)
         self.sw.env["OVN_RUNDIR"] = self.sw.env["OVN_LOGDIR"] = self.sw.dir
         for bridge, dev, network in (("br-ex", "up0", "fabric"), ("br-phys", "ph0", "phys")):
             net.veth(self.ns, dev, cluster.fabric, f"{dev}-{number}")
             net.ip(cluster.fabric, "link", "set", f"{dev}-{number}", "master", network)
-            self.sw.vsctl("add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev", "fail_mode=standalone", "--", "add-port", bridge, dev)
+            self.sw.vsctl("add-br", bridge, "--", "set", "bridge", bridge, f"datapath_type={cluster.datapath}", "fail_mode=standalone", "--", "add-port", bridge, dev)
             if self.sw.is_reference:
                 # Packet sockets of Open vSwitch neither complete checksums nor take GSO packets.
                 net.run(self.ns, "ethtool", "-K", dev, "tx", "off", check=False)
         self.ip = f"172.31.0.{number}"
         net.address(self.ns, "br-ex", f"{self.ip}/24")
         ids = {"system-id": self.name, "ovn-remote": cluster.sb, "ovn-encap-type": cluster.encap, "ovn-encap-ip": self.ip,
-               "ovn-bridge-datapath-type": "netdev", "ovn-bridge-mappings": "phys:br-phys", "hostname": self.name, "ovn-monitor-all": "true"}
+               "ovn-bridge-datapath-type": cluster.datapath, "ovn-bridge-mappings": "phys:br-phys", "hostname": self.name, "ovn-monitor-all": "true"}
         self.sw.vsctl("set", "open_vswitch", ".", *(f'external_ids:{key}="{value}"' for key, value in ids.items()))
         self.pidfile = f"{self.sw.dir}/ovn-controller.pid"
         self.start_controller()
@@ -114,7 +114,7 @@ class Central:
 class Cluster(Central):
     """See the module's text."""
 
-    def __init__(self, binary, chassis=3, encap="geneve", args=(), stem=None, other=None):
+    def __init__(self, binary, chassis=3, encap="geneve", args=(), stem=None, other=None, datapath="netdev"):
         super().__init__(Trace())
         self.net = Net(self.trace)
         if stem:
@@ -124,6 +124,8 @@ class Cluster(Central):
         self.other = other
         self.args = args
         self.encap = encap
+        # The type of all bridges.
+        self.datapath = datapath
         self.pods = {}
         self.chassis = []
         # Measurements of checks, by their names.

@@ -45,14 +45,20 @@ def offloading(lab, *config):
     return sw
 
 
+def datapath(sw):
+    """The datapath to be named to dpctl, if there are several: that of bridges of type system."""
+    found = sw.appctl("dpctl/dump-dps").split()
+    return [dp for dp in found if dp.startswith("system")] if len(found) > 1 else []
+
+
 def stats(sw):
     """The numbers of dpctl/offload-stats-show, by name."""
-    out = sw.appctl("dpctl/offload-stats-show")
+    out = sw.appctl("dpctl/offload-stats-show", *datapath(sw))
     return {key.strip(): int(value) for key, value in re.findall(r"^ +([^:]+): +(\d+)$", out, re.M)}
 
 
 def offloaded(sw):
-    return sw.appctl("dpctl/dump-flows", "-m", "type=offloaded").count("offloaded:yes, dp:ebpf")
+    return sw.appctl("dpctl/dump-flows", "-m", *datapath(sw), "type=offloaded").count("offloaded:yes, dp:ebpf")
 
 
 def two_pods(lab, sw, ipv6=False):

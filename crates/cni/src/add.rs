@@ -9,7 +9,7 @@ use crate::args::Args;
 use crate::conf::Conf;
 use crate::db::{CONTAINER, Db, IFNAME, KIND, NETNS, NETNS_INODE, NETWORK, NewPort};
 use crate::error::{Code, Failure, fail, kernel};
-use crate::kind::Kind;
+use crate::kind::{Choice, Kind};
 use crate::pod::Pod;
 use crate::result::{Addresses, Made};
 use crate::{del, delegate, host, names};
@@ -20,10 +20,12 @@ use std::collections::BTreeMap;
 
 /// Adds the pod's port; returns the result.
 pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), Failure> {
-    conf.bridge()?;
-    let kind = conf.kind.on_this_node()?;
+    conf.kind.is_possible()?;
     let pod = Pod::open(&args.netns)?;
     let mut db = Db::open(conf)?;
+    let bridge = conf.bridge()?;
+    let choice = conf.kind.choose(|| db.offloads(bridge))?;
+    let kind = choice.kind;
     let earlier = db.of(args)?;
     if !earlier.is_empty() {
         // The runtime repeats an attempt whose end it has not seen.
@@ -43,8 +45,8 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
         veth: None,
         dir: false,
     };
-    match undo.add(kind, &pod) {
-        Ok(result) => Ok((Some(result), format!("kind {}", kind.name()))),
+    match undo.add(choice, &pod) {
+        Ok(result) => Ok((Some(result), choice.to_string())),
         Err(e) => {
             undo.all();
             Err(e)
@@ -66,7 +68,8 @@ struct Undo<'a> {
 }
 
 impl Undo<'_> {
-    fn add(&mut self, kind: Kind, pod: &Pod) -> Result<Value, Failure> {
+    fn add(&mut self, choice: Choice, pod: &Pod) -> Result<Value, Failure> {
+        let kind = choice.kind;
         let (args, conf) = (self.args, self.conf);
         let name = args.port_name();
         let mac = conf.mac(args)?.unwrap_or_else(|| args.port_mac());
@@ -148,7 +151,7 @@ impl Undo<'_> {
             mac: Some(mac),
             mtu_bytes: device.as_ref().map(|d| d.mtu_bytes).or(conf.own.mtu),
             socket: socket.as_deref(),
-            kind: kind.name(),
+            choice,
         };
         Ok(addresses.result(&conf.version, &made, conf.raw.get("dns")))
     }

@@ -24,19 +24,19 @@ use std::time::{Duration, Instant};
 
 /// Exchanges the veth; returns the earlier result, with the new device in it.
 pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), Failure> {
-    let kind = match conf.kind.on_this_node()? {
-        Kind::VhostUser => return fail(Code::Conf, "kind vhost-user cannot replace a veth"),
-        kind => kind,
-    };
+    if conf.kind == Kind::VhostUser {
+        return fail(Code::Conf, "kind vhost-user cannot replace a veth");
+    }
+    conf.kind.is_possible()?;
     let Some(inner) = conf.wrapped() else {
-        return after(args, conf, kind, previous(&conf.raw)?);
+        return after(args, conf, previous(&conf.raw)?);
     };
     let Some(first) = kind_of(&inner).map(str::to_owned) else {
         return fail(Code::Conf, "delegate.type is missing");
     };
     let passed_on = with(inner, "prevResult", conf.raw.get("prevResult").cloned());
     let done = match delegate::run(args, conf, &first, "ADD", &passed_on)? {
-        Value::Object(result) => after(args, conf, kind, result),
+        Value::Object(result) => after(args, conf, result),
         _ => fail(Code::Delegate, format!("plug-in {first} has no result")),
     };
     if done.is_err() {
@@ -46,12 +46,7 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
     done
 }
 
-fn after(
-    args: &Args,
-    conf: &Conf,
-    kind: Kind,
-    result: Map<String, Value>,
-) -> Result<(Option<Value>, String), Failure> {
+fn after(args: &Args, conf: &Conf, result: Map<String, Value>) -> Result<(Option<Value>, String), Failure> {
     let pod = Pod::open(&args.netns)?;
     let Some(device) = pod.device(&args.ifname)? else {
         return fail(
@@ -59,6 +54,26 @@ fn after(
             format!("the container has no device {} to be exchanged", args.ifname),
         );
     };
+    // The database is not needed for a kind that leaves everything as it is.
+    if conf.kind == Kind::Veth {
+        return Ok((Some(Value::Object(result)), "kind veth, as it was".to_owned()));
+    }
+    let mut db = Db::open(conf)?;
+    let host = NetConfig::new(None).map_err(|e| kernel("netlink", &e))?;
+    let other = match device.kind.as_str() {
+        "veth" => Some(other_end(&host, &device)?),
+        _ => None,
+    };
+    let row = match &other {
+        Some(other) => db.named(&other.name)?,
+        None => None,
+    };
+    // The switch does not forward a veth that is none of its ports.
+    let choice = conf.kind.choose(|| match &row {
+        Some(row) => db.offloads_interface(row),
+        None => Ok(false),
+    })?;
+    let kind = choice.kind;
     let mut made = Made {
         port: "",
         ifname: &args.ifname,
@@ -66,13 +81,9 @@ fn after(
         mac: device.mac,
         mtu_bytes: Some(device.mtu_bytes),
         socket: None,
-        kind: kind.name(),
+        choice,
     };
-    if kind == Kind::Veth {
-        return Ok((Some(Value::Object(result)), "kind veth, as it was".to_owned()));
-    }
-    let mut db = Db::open(conf)?;
-    if device.kind != "veth" {
+    let Some(other) = other else {
         // A repetition after an attempt that succeeded.
         return match db.of(args)?.first() {
             Some(own) => {
@@ -87,10 +98,12 @@ fn after(
                 format!("device {} of the container is no veth", args.ifname),
             ),
         };
+    };
+    if kind == Kind::Veth {
+        made.port = row.as_ref().map_or("", |_| &other.name);
+        let text = format!("{choice}; the veth {} stays", other.name);
+        return Ok((Some(exchanged(result, "", &made)), text));
     }
-    let host = NetConfig::new(None).map_err(|e| kernel("netlink", &e))?;
-    let other = other_end(&host, &device)?;
-    let row = db.named(&other.name)?;
     if row.is_none() && !db.has_bridge(conf.bridge()?)? {
         return crate::db::no_bridge(conf.bridge()?);
     }
@@ -125,11 +138,7 @@ fn after(
     let result = exchanged(result, &exchange.other.name, &made);
     Ok((
         Some(result),
-        format!(
-            "kind {}, in place of the veth {}",
-            kind.name(),
-            exchange.other.name
-        ),
+        format!("{choice}, in place of the veth {}", exchange.other.name),
     ))
 }
 

@@ -4,6 +4,7 @@ use crate::args::Args;
 use crate::conf::{Conf, mac_text};
 use crate::db::{Db, KIND};
 use crate::error::{Code, Failure, fail, kernel};
+use crate::kind::Kind;
 use crate::pod::Pod;
 use crate::result::{Addresses, previous};
 use crate::{db, delegate};
@@ -13,6 +14,10 @@ use serde_json::Value;
 pub(crate) fn check(args: &Args, conf: &Conf) -> Result<(), Failure> {
     let result = previous(&conf.raw)?;
     let pod = Pod::open(&args.netns)?;
+    if conf.is_chained() && stays(args, conf, &pod)? {
+        // The port is the other plug-in's.
+        return device(args, conf, &pod, &Value::Object(result));
+    }
     let mut db = Db::open(conf)?;
     let found = db.of(args)?;
     let Some(interface) = found.first() else {
@@ -44,6 +49,18 @@ pub(crate) fn check(args: &Args, conf: &Conf) -> Result<(), Failure> {
     }
     // A wrapped plug-in would look for the device that has been exchanged.
     Ok(())
+}
+
+/// Whether ADD left another plug-in's veth in its place. Runtimes do not keep this plug-in's own part of the
+/// result, but a device that took a veth's place is none.
+fn stays(args: &Args, conf: &Conf, pod: &Pod) -> Result<bool, Failure> {
+    Ok(match conf.kind {
+        Kind::Veth => true,
+        Kind::Auto => pod
+            .device(&args.ifname)?
+            .is_some_and(|device| device.kind == "veth"),
+        _ => false,
+    })
 }
 
 /// Checks that the device has the MAC and IP addresses of the result.

@@ -24,6 +24,8 @@ pub(crate) const NETNS_INODE: &str = "heddle-cni/netns-inode";
 pub(crate) const KIND: &str = "heddle-cni/kind";
 /// Bridge and MAC address in one value, so that one condition finds the port with an address.
 const ADDRESS: &str = "heddle-cni/mac";
+/// Key of `Bridge.status`, which the switch writes.
+const EBPF: &str = "heddle_ebpf";
 /// Key of QoS and Queue rows: the port that they are for.
 const PORT: &str = "heddle-cni/port";
 
@@ -146,6 +148,23 @@ impl Db {
         Ok(!self
             .select("Bridge", json!([["name", "==", name]]), json!(["name"]))?
             .is_empty())
+    }
+
+    /// Whether the switch forwards flows of this bridge's veths in the kernel, as it has written in the row.
+    pub(crate) fn offloads(&mut self, bridge: &str) -> Result<bool, Failure> {
+        let rows = self.select("Bridge", json!([["name", "==", bridge]]), json!(["status"]))?;
+        Ok(rows.iter().any(is_offloaded))
+    }
+
+    /// The same of the bridge that has this Interface.
+    pub(crate) fn offloads_interface(&mut self, interface: &PodInterface) -> Result<bool, Failure> {
+        let port = json!([["interfaces", "includes", ["uuid", interface.uuid]]]);
+        let ports = self.select("Port", port, json!(["_uuid"]))?;
+        let Some(port) = ports.first().and_then(|row| row.get("_uuid")) else {
+            return Ok(false);
+        };
+        let rows = self.select("Bridge", json!([["ports", "includes", port]]), json!(["status"]))?;
+        Ok(rows.iter().any(is_offloaded))
     }
 
     /// Adds a port.
@@ -421,6 +440,12 @@ fn found(row: &Value) -> Option<PodInterface> {
         ofport_request: row.get("ofport_request").and_then(Value::as_i64),
         kind: text("type")?,
     })
+}
+
+/// Whether a Bridge's status has the switch's mark of eBPF.
+fn is_offloaded(row: &Value) -> bool {
+    row.get("status")
+        .is_some_and(|status| pairs(status).any(|(key, value)| key == EBPF && value == "true"))
 }
 
 fn text(e: &Error) -> String {

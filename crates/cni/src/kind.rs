@@ -6,7 +6,7 @@ use std::path::Path;
 /// The kind of a pod's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The best kind that the node supports.
+    /// The faster one of `Veth` and `Internal` at the pod's bridge.
     Auto,
     /// A virtio device whose other end is the switch (VDUSE).
     Vduse,
@@ -51,21 +51,42 @@ impl Kind {
         }
     }
 
-    /// The kind itself if this node can make it; for `Auto` the best kind that it can make.
-    pub(crate) fn on_this_node(self) -> Result<Self, Failure> {
-        let lacks = |kind: Self| match kind {
+    /// The kind for a pod of a bridge. `offloads` reads whether the kernel forwards the bridge's veths; it is
+    /// called for `Auto` only.
+    ///
+    /// # Errors
+    /// This node cannot make the kind that the configuration names, or `offloads` fails.
+    pub(crate) fn choose(self, offloads: impl FnOnce() -> Result<bool, Failure>) -> Result<Choice, Failure> {
+        if self != Self::Auto {
+            self.is_possible()?;
+            return Ok(Choice {
+                kind: self,
+                why: "the configuration names it",
+            });
+        }
+        let (kind, why) = if offloads()? {
+            (Self::Veth, "the kernel forwards the bridge's veths (eBPF is on)")
+        } else if Self::Internal.lacks().is_none() {
+            (Self::Internal, "eBPF is not on at the bridge")
+        } else {
+            (Self::Veth, "this node has no tap devices")
+        };
+        Ok(Choice { kind, why })
+    }
+
+    /// The file that this node lacks for the kind.
+    fn lacks(self) -> Option<&'static str> {
+        match self {
             Self::Vduse => missing(&["/dev/vduse/control", "/sys/bus/vdpa/drivers/virtio_vdpa"]),
             Self::Internal => missing(&["/dev/net/tun"]),
             _ => None,
-        };
-        if self == Self::Auto {
-            let best = [Self::Vduse, Self::Internal]
-                .into_iter()
-                .find(|k| lacks(*k).is_none());
-            return Ok(best.unwrap_or(Self::Veth));
         }
-        match lacks(self) {
-            None => Ok(self),
+    }
+
+    /// Fails if this node cannot make the kind.
+    pub(crate) fn is_possible(self) -> Result<(), Failure> {
+        match self.lacks() {
+            None => Ok(()),
             Some(path) => {
                 let what = match self {
                     Self::Vduse => "this node has no VDUSE (modprobe vduse virtio_vdpa; Linux 6.4 or newer)",
@@ -74,6 +95,20 @@ impl Kind {
                 fail(Code::NoKind, format!("{what}: {path} is missing"))
             }
         }
+    }
+}
+
+/// A kind, and why it is that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Choice {
+    pub(crate) kind: Kind,
+    /// For the log and the result.
+    pub(crate) why: &'static str,
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "kind {}: {}", self.kind.name(), self.why)
     }
 }
 
@@ -90,8 +125,21 @@ mod tests {
         for (name, kind) in NAMES {
             assert_eq!((Kind::named(name).unwrap(), kind.name()), (kind, name));
         }
-        assert_ne!(Kind::Auto.on_this_node().unwrap(), Kind::Auto);
-        assert_eq!(Kind::Veth.on_this_node().unwrap(), Kind::Veth);
+        let auto = |offloads| Kind::Auto.choose(|| Ok(offloads)).unwrap();
+        assert_eq!(auto(true).kind, Kind::Veth);
+        let has_taps = Path::new("/dev/net/tun").exists();
+        assert_eq!(
+            auto(false).kind,
+            if has_taps { Kind::Internal } else { Kind::Veth }
+        );
+        assert_ne!(auto(true).why, auto(false).why);
+        // A kind that the configuration names needs no query.
+        let named = Kind::Veth.choose(|| fail(Code::Later, "queried")).unwrap();
+        assert_eq!(named.to_string(), "kind veth: the configuration names it");
+        assert_eq!(
+            Kind::Auto.choose(|| fail(Code::Later, "no")).unwrap_err().code,
+            Code::Later as u64
+        );
         assert_eq!(Kind::named("fast").unwrap_err().code, 7);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::conf::mac_text;
 use crate::error::{Code, Failure, fail};
+use crate::kind::Choice;
 use heddle_sys::net_config::Route;
 use serde_json::{Map, Value, json};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -35,7 +36,14 @@ pub(crate) struct Made<'a> {
     pub(crate) mtu_bytes: Option<u32>,
     /// Path of a vhost-user port's socket.
     pub(crate) socket: Option<&'a str>,
-    pub(crate) kind: &'a str,
+    pub(crate) choice: Choice,
+}
+
+impl Made<'_> {
+    /// The plug-in's own part of the result.
+    fn own(&self) -> Value {
+        json!({"kind": self.choice.kind.name(), "why": self.choice.why, "port": self.port})
+    }
 }
 
 impl Addresses {
@@ -135,7 +143,7 @@ impl Addresses {
         if let Some(dns) = self.dns.as_ref().filter(is_there).or(dns.filter(is_there)) {
             result["dns"] = dns.clone();
         }
-        result["heddle"] = json!({"kind": made.kind, "port": made.port});
+        result["heddle"] = made.own();
         result
     }
 }
@@ -179,7 +187,7 @@ pub(crate) fn exchanged(mut result: Map<String, Value>, old: &str, made: &Made<'
             }
         }
     }
-    result.insert("heddle".to_owned(), json!({"kind": made.kind, "port": made.port}));
+    result.insert("heddle".to_owned(), made.own());
     Value::Object(result)
 }
 
@@ -195,6 +203,11 @@ pub(crate) fn previous(raw: &Map<String, Value>) -> Result<Map<String, Value>, F
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kind::Kind;
+
+    fn choice(kind: Kind) -> Choice {
+        Choice { kind, why: "a test" }
+    }
 
     #[test]
     fn from_one_version_to_another() {
@@ -211,7 +224,7 @@ mod tests {
             mac: Some([2, 0, 0, 0, 0, 1]),
             mtu_bytes: Some(1400),
             socket: None,
-            kind: "internal",
+            choice: choice(Kind::Internal),
         };
         let out = read.result("0.4.0", &made, Some(&json!({"nameservers": ["10.0.0.1"]})));
         assert_eq!(
@@ -254,7 +267,7 @@ mod tests {
             mac: None,
             mtu_bytes: None,
             socket: None,
-            kind: "veth",
+            choice: choice(Kind::Veth),
         };
         let Value::Object(before) = before else {
             unreachable!()

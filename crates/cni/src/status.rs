@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Fails if an ADD could not succeed now.
 pub(crate) fn status(args: &Args, conf: &Conf) -> Result<(), Failure> {
     let unavailable = |e: Failure| Failure::new(Code::Unavailable, e.msg);
-    conf.kind.on_this_node().map_err(unavailable)?;
+    conf.kind.is_possible().map_err(unavailable)?;
     let mut db = Db::open(conf).map_err(unavailable)?;
     if let Some(bridge) = &conf.own.bridge
         && !db.has_bridge(bridge).map_err(unavailable)?

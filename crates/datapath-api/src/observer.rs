@@ -119,6 +119,10 @@ pub trait FlowObserver: Send {
     fn port_counts(&self, _no: PortNo) -> PortCounts {
         PortCounts::default()
     }
+    /// Packets that a rule drops, and that the observer dropped, since it was made.
+    fn dropped(&self) -> u64 {
+        0
+    }
     /// Place outside of workers where packets of a flow are forwarded, as dumps print it (`dp:NAME`).
     fn place(&self, _id: FlowId) -> Option<&'static str> {
         None

@@ -96,6 +96,10 @@ pub trait Backend: Send {
     fn drop_adopted(&mut self) {}
     /// Counters of the back end, for people.
     fn stats(&self) -> Vec<(String, u64)>;
+    /// Ports that the back end leaves to workers: name and reason.
+    fn left_ports(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
     /// Takes everything out and lets go of all ports.
     fn shutdown(&mut self) {}
 }

@@ -58,6 +58,8 @@ struct Inner {
     conns: Option<Conns>,
     /// Flows of an earlier process stay, although changes are confirmed.
     hold_adopted: bool,
+    /// All packets are to pass workers.
+    paused: bool,
     clock: Box<dyn Fn() -> u64 + Send>,
 }
 
@@ -76,6 +78,8 @@ pub struct Stats {
     pub removals: u64,
     /// Number of removals in favour of a heavier flow.
     pub displaced: u64,
+    /// Packets that rules of the pipeline drop.
+    pub dropped: u64,
     /// Packets that the back end forwarded.
     pub packets: u64,
     /// Their bytes.
@@ -112,6 +116,9 @@ fn count(
     let Some(rule) = rule.filter(|_| n.packets > 0) else {
         return;
     };
+    if rule.drops {
+        stats.dropped += n.packets;
+    }
     // Each stage counts its packets; they came in once.
     let first = rule.key.recirc == 0 && !rule.tunnel;
     if first {
@@ -170,6 +177,7 @@ impl Offload {
             ports: HashMap::new(),
             conns,
             hold_adopted: false,
+            paused: false,
             clock: Box::new(clock),
         })))
     }
@@ -192,6 +200,10 @@ impl Offload {
         };
         (inner.backend.name(), stats, inner.backend.stats())
     }
+    /// Ports that the back end leaves to workers: name and reason.
+    pub fn left_ports(&self) -> Vec<(String, String)> {
+        self.0.lock().backend.left_ports()
+    }
     /// Number of waiting flows by reason, in descending order.
     pub fn waiting(&self) -> Vec<(Why, usize)> {
         let inner = self.0.lock();
@@ -207,6 +219,10 @@ impl Offload {
     /// until flows are restored.
     pub fn hold_adopted(&self, hold: bool) {
         self.0.lock().hold_adopted = hold;
+    }
+    /// Whether all packets are to pass workers for now, where a capture sees them.
+    pub fn set_paused(&self, paused: bool) {
+        self.0.lock().set_paused(paused);
     }
     /// Takes out entries that an earlier process left in the back end and that no flow of this process has
     /// confirmed.
@@ -242,6 +258,7 @@ impl Inner {
         };
         let done = match &record.rule {
             Err(why) => Err(*why),
+            Ok(_) if self.paused => Err(Why::Paused),
             Ok(_) if full => Err(Why::Full),
             Ok(rule) => self.backend.install(at, rule),
         };
@@ -272,6 +289,26 @@ impl Inner {
             count(&mut self.stats, &mut self.ports, rule, n);
             self.installed -= 1;
             self.stats.removals += 1;
+        }
+    }
+    /// Takes all flows out, or installs those that were taken out.
+    fn set_paused(&mut self, paused: bool) {
+        if std::mem::replace(&mut self.paused, paused) == paused {
+            return;
+        }
+        let concerned = |r: &Record| match paused {
+            true => r.waits.is_none(),
+            false => r.waits == Some(Why::Paused),
+        };
+        let all: Vec<Handle> = (0..)
+            .zip(&self.records)
+            .filter_map(|(at, r)| r.as_ref().filter(|r| concerned(r)).map(|_| at))
+            .collect();
+        for at in all {
+            match paused {
+                true => self.take_out(at, Why::Paused),
+                false => self.install(at),
+            }
         }
     }
     fn owed(&mut self, at: Handle) -> FlowCounts {
@@ -473,6 +510,9 @@ impl FlowObserver for Offload {
             .ports
             .get(&no)
             .map_or(PortCounts::default(), |(_, n)| *n)
+    }
+    fn dropped(&self) -> u64 {
+        self.0.lock().stats.dropped
     }
     fn pass_ends(&mut self) {
         let inner = &mut *self.0.lock();

@@ -21,7 +21,7 @@
 //! matches on flags.
 
 use crate::Why;
-use heddle_datapath_api::{Action, Masked, ObservedFlow, PortNo};
+use heddle_datapath_api::{Action, DropReason, Masked, ObservedFlow, PortNo};
 use heddle_flow::key::tun_flag;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_tunnel::{TunnelKind, TunnelPop, TunnelPush};
@@ -203,6 +203,8 @@ pub struct Rule {
     pub all_flags: bool,
     /// Outer headers that [`Op::Encap`] writes.
     pub outer: Option<Arc<TunnelPush>>,
+    /// The pipeline drops the packets, and they are counted for that.
+    pub drops: bool,
 }
 
 impl Rule {
@@ -223,6 +225,7 @@ impl Rule {
         let (k, m) = headers(key, mask)?;
         let mut ops = Vec::new();
         let mut outer = None;
+        let mut drops = false;
         // A list on a copy that nothing follows is as good as one on the packet.
         let (mut list, mut at) = (actions, 0);
         while let Some(action) = list.get(at) {
@@ -244,6 +247,7 @@ impl Rule {
                     }
                     ops.push(Op::Decap(out_of_tunnel(pop)?));
                 }
+                Action::Drop(DropReason::Policy) => drops = true,
                 _ => {
                     let ends = matches!(ops.last(), Some(Op::Encap)) && matches!(action, Action::Output(_));
                     if outer.is_some() && !ends {
@@ -265,6 +269,7 @@ impl Rule {
             ops: ops.into(),
             tunnel,
             all_flags: mask.0.tcp_flags == 0,
+            drops,
         })
     }
 
@@ -557,7 +562,8 @@ fn add(ops: &mut Vec<Op>, action: &Action, k: &Headers, m: &Headers) -> Result<(
             Some(true) => ops.push(Op::PopVlan),
             _ => return Err(Why::Vlan),
         },
-        Action::Drop(_) => {}
+        // Workers count packets of other reasons by these.
+        Action::Drop(_) => return Err(Why::Action("drop (not by a rule)")),
         Action::Ct(action) => {
             if action.force {
                 return Err(Why::Action("ct(force)"));

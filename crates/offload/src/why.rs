@@ -27,8 +27,12 @@ pub enum Why {
     TooManyMasks,
     /// The port that it comes in by is none of the back end's.
     InPort,
+    /// The device of its input port is left to workers.
+    LeftPort,
     /// A port that it goes out by is none of the back end's.
     OutPort,
+    /// A capture is under way, and sees packets of workers only.
+    Paused,
     /// The back end is full, and its other flows are heavier.
     Full,
     /// The back end refused; the error number.
@@ -49,7 +53,11 @@ impl fmt::Display for Why {
             Why::TooManyActions => "it has too many actions",
             Why::TooManyMasks => "its input port has too many masks",
             Why::InPort => "its input port is not one of the back end's",
+            Why::LeftPort => {
+                "its input port is left to workers (the first lines of heddle offload have the reason)"
+            }
             Why::OutPort => "an output port is not one of the back end's",
+            Why::Paused => "a capture is under way, which sees packets of workers",
             Why::Full => "the back end is full of heavier flows",
             Why::Refused(errno) => {
                 let error = std::io::Error::from_raw_os_error(*errno);

@@ -55,6 +55,11 @@ pub trait Divert: Send + Sync {
     fn divert(&self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>>;
     /// The device is as it was before. It may be gone.
     fn release(&self, name: &str, ifindex: u32);
+    /// Whether the port is to open its queues again, because another program came to the device or went.
+    /// `diverted`: the port has the queue of [`Divert::divert`].
+    fn changed(&self, _ifindex: u32, _diverted: bool) -> bool {
+        false
+    }
 }
 
 /// Receive buffer of a queue, bytes of kernel memory: room for the windows of some fast TCP connections.
@@ -199,7 +204,12 @@ impl SystemPort {
             Ok(tap) => Ok(Some(crate::tap::receiver(tap))),
             Err(e) if e.kind() == io::ErrorKind::ResourceBusy => Err(e),
             Err(e) => {
-                log::warn!(target: "netdev_offload", "{name}: nothing is offloaded, packets come by packet sockets ({e})");
+                // Another program's work at a device is no fault.
+                let level = match e.kind() {
+                    io::ErrorKind::Unsupported => log::Level::Info,
+                    _ => log::Level::Warn,
+                };
+                log::log!(target: "netdev_offload", level, "{name}: nothing is offloaded, packets come by packet sockets ({e})");
                 Ok(None)
             }
         }
@@ -367,6 +377,9 @@ impl Port for SystemPort {
         } else if state.not_held.is_some() && now.ifindex != 0 {
             // The program that had the place may have gone.
             self.hold(&mut state, now.ifindex);
+        }
+        if let Some(divert) = self.divert.as_ref().filter(|_| now.ifindex != 0) {
+            state.stale |= divert.changed(now.ifindex, state.diverted.is_some());
         }
         if let Some(filters) = &self.filters
             && !filters.look(&self.name, &self.vlans, state.diverted.is_some())

@@ -255,12 +255,21 @@ impl Switch {
         self.stop.load(Relaxed)
     }
 
+    /// Has workers forward all packets for now, since a capture sees no others; or ends that.
+    pub(crate) fn pause_offload(&self, pause: bool) {
+        if let Some(offload) = self.offload.read().clone() {
+            offload.set_paused(pause);
+        }
+    }
+
     /// Does the work that is due now.
     pub fn tick(&self) {
         let _alone = self.ticking.lock();
         self.give_back();
         self.drops.gather(&self.datapath);
-        self.captures.tick(&self.datapath);
+        if self.captures.tick(&self.datapath) {
+            self.pause_offload(false);
+        }
         self.datapath.balance();
         self.ofproto.tick();
     }

@@ -32,6 +32,8 @@ use std::io;
 const PASS_PRIORITY: u16 = 0x4843;
 /// Place of the filter that takes the rest. The programs of `hw-offload` are between the two (0x4844).
 const HOLD_PRIORITY: u16 = 0x4845;
+/// Places of all filters of this switch; the last is that of marks.
+pub(crate) const OWN_PRIORITIES: std::ops::RangeInclusive<u16> = PASS_PRIORITY..=0x4846;
 const HANDLE: u32 = 1;
 const ETH_P_ALL: u16 = 3;
 /// The qdisc, and its class of received packets.

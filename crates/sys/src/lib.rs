@@ -21,6 +21,7 @@ pub mod clock;
 pub mod cpu;
 pub mod cpu_group;
 pub mod device_counters;
+pub mod device_programs;
 pub mod event;
 pub mod files;
 pub mod foreign;

@@ -1,5 +1,6 @@
 //! Pairs of veth devices of which one end is in another network namespace: identity and address of that end.
 
+use crate::device_programs::xdp;
 use crate::netlink::Requests;
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_DUMP};
 use netlink_packet_route::RouteNetlinkMessage::{GetLink, NewLink};
@@ -42,25 +43,43 @@ impl Peers {
             })?;
         Ok(all)
     }
-    /// The other end's hardware address.
+    /// The other end of one device: `None` if it is no veth, or both ends are here.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn of(&self, ifindex: u32) -> io::Result<Option<Peer>> {
+        let mut request = LinkMessage::default();
+        request.header.index = ifindex;
+        let mut found = None;
+        self.0.ask(GetLink(request), NLM_F_ACK, |answer| {
+            if let NewLink(message) = answer {
+                found = peer(&message);
+            }
+        })?;
+        Ok(found)
+    }
+    /// The other end's hardware address; `None` if it has an XDP program, which sees only packets that this
+    /// end sends.
     ///
     /// # Errors
     /// The kernel's error: `PermissionDenied` without rights there, `EINVAL` before Linux 4.19.
-    pub fn mac(&self, peer: &Peer) -> io::Result<[u8; 6]> {
+    pub fn mac(&self, peer: &Peer) -> io::Result<Option<[u8; 6]>> {
         let mut request = LinkMessage::default();
         request.header.index = peer.index;
         let namespace = DefaultNla::new(IFLA_TARGET_NETNSID, peer.namespace.to_ne_bytes().to_vec());
         request.attributes.push(LinkAttribute::Other(namespace));
-        let mut mac = None;
+        let (mut mac, mut has_xdp) = (None, false);
         self.0.ask(GetLink(request), NLM_F_ACK, |answer| {
             if let NewLink(message) = answer {
+                has_xdp = xdp(&message);
                 mac = message.attributes.iter().find_map(|a| match a {
                     LinkAttribute::Address(bytes) => <[u8; 6]>::try_from(bytes.as_slice()).ok(),
                     _ => None,
                 });
             }
         })?;
-        mac.ok_or_else(|| io::ErrorKind::NotFound.into())
+        let mac = mac.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        Ok((!has_xdp).then_some(mac))
     }
 }
 

@@ -203,7 +203,7 @@ def plug_ins(p, name, *plugins):
     p.put(f"/run/net.d/{name}.conflist", json.dumps({"cniVersion": "1.0.0", "name": name, "plugins": plugins}))
 
 
-OWN = {"type": "heddle-cni", "bridge": "br-int", "kind": "auto", "database": f"unix:{RUN}/db.sock", "timeoutSeconds": 120, "logFile": "/var/log/heddle/cni.log"}
+OWN = {"type": "heddle-cni", "bridge": "br-int", "kind": "vduse", "database": f"unix:{RUN}/db.sock", "timeoutSeconds": 120, "logFile": "/var/log/heddle/cni.log"}
 
 
 @limit(900)

@@ -412,6 +412,11 @@ impl Control {
         }
     }
 
+    /// Packets that a rule drops and that no worker received.
+    pub(crate) fn dropped_without_worker(&self) -> u64 {
+        self.revalidator.lock().dropped()
+    }
+
     pub(crate) fn port_stats(&self, no: PortNo) -> Option<PortStats> {
         let state = self.ports.get(&no.0)?;
         let mut sum = state.past.clone();

@@ -55,6 +55,7 @@ impl Datapath {
         let kinds = DropKind::ALL.iter().zip(&control.past_drops);
         // The table of fragments belongs to no worker, so it has counters of its own.
         let (expired, evicted) = self.shared.fragments.dropped();
+        let without = control.dropped_without_worker();
         let drops = kinds.map(|(kind, past)| {
             let past = match kind {
                 DropKind::FragmentTimeout => &expired,
@@ -62,7 +63,8 @@ impl Datapath {
                 _ => past,
             };
             let now: u64 = control.workers.iter().map(|w| w.counters.drops.get(*kind)).sum();
-            (kind.name(), past + now)
+            let without = if *kind == DropKind::Policy { without } else { 0 };
+            (kind.name(), past + now + without)
         });
         let mut tracked = control.past_tracked;
         for w in &control.workers {

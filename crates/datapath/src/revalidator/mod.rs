@@ -167,6 +167,10 @@ impl Revalidator {
         let observed = self.observed.as_ref();
         observed.map_or(PortCounts::default(), |o| o.observer.port_counts(no))
     }
+    /// Packets that a rule drops and that no worker received.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.observed.as_ref().map_or(0, |o| o.observer.dropped())
+    }
     /// Takes in some of the waiting events, so that the rings have room; `false`: no more are waiting.
     pub(crate) fn drain(&mut self) -> bool {
         let all = self.workers.iter_mut();

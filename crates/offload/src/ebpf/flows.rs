@@ -16,6 +16,7 @@ use super::layout::{
     UP,
 };
 use super::load::Loaded;
+use super::others::Others;
 use crate::{Handle, Rule, Why};
 use aya::maps::MapError;
 use heddle_conntrack::offloaded::ConnId;
@@ -23,13 +24,16 @@ use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_sys::veth::{Peer, Peers};
 use heddle_sys::{TapQueue, shared_words};
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest wait for the programs of a processor before the slower way of waiting is used.
 const PROGRAMS_TIMEOUT: Duration = Duration::from_millis(50);
+
+/// Longest wait of all claims for the end of an earlier process.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A port whose device is diverted.
 pub(super) struct Diverted {
@@ -38,6 +42,8 @@ pub(super) struct Diverted {
     pub(super) miss: Option<(Arc<TapQueue>, u32)>,
     pub(super) slot: u32,
     pub(super) peer: Option<(Peer, [u8; 6])>,
+    /// No program waits for packets that are sent by the device: they may go to the other end directly.
+    pub(super) direct: bool,
     /// Keeps other switches from the device.
     pub(super) _claim: Option<UnixDatagram>,
 }
@@ -73,10 +79,12 @@ pub(super) struct State {
     pub(super) loaded: Loaded,
     pub(super) ways: HashMap<u32, Way>,
     pub(super) diverted: HashMap<u32, Diverted>,
-    /// Devices that were diverted since ports were set last.
+    /// Devices that were diverted, or let go, since ports were set last.
     pub(super) fresh: Vec<u32>,
-    /// Devices of internal ports to which the program could not be put.
-    pub(super) refused: HashSet<u32>,
+    /// Time that claims of devices may still wait for the end of an earlier process.
+    pub(super) claim_timeout: Duration,
+    /// Devices that are left to workers.
+    pub(super) others: Others,
     pub(super) peers: Option<Peers>,
     pub(super) rounds: u32,
     masks: Vec<Option<(KeyBytes, usize)>>,
@@ -133,7 +141,8 @@ impl State {
             ways: HashMap::new(),
             diverted: HashMap::new(),
             fresh: Vec::new(),
-            refused: HashSet::new(),
+            claim_timeout: CLAIM_TIMEOUT,
+            others: Others::new(),
             peers: Peers::new().ok(),
             rounds: 0,
             masks: vec![None; MAX_MASKS],
@@ -400,7 +409,8 @@ impl State {
         if rule.outer.is_some() && !self.encaps {
             return Err(Why::Tunnel("needs Linux 5.13"));
         }
-        let slot = self.slot_of(ifindex).ok_or(Why::InPort)?;
+        let left = self.others.of(ifindex).map_or(Why::InPort, |_| Why::LeftPort);
+        let slot = self.slot_of(ifindex).ok_or(left)?;
         self.encode(rule, 0, slot)?;
         let mask = layout::mask(rule);
         let bare = layout::key(rule, ifindex, 0, self.era);

@@ -5,6 +5,7 @@
 //! * [`layout`]: rules, connections and ports as these.
 //! * [`load`]: the program comes into the kernel, or is found there, where an earlier process left it.
 //! * [`ports`]: devices are diverted, and given back.
+//! * [`others`]: devices that have programs of others stay with workers.
 //! * [`flows`]: rules become entries of maps, with masks, generations and counters.
 //! * [`conns`]: connections become entries of maps.
 //! * [`twin`]: a plain twin of the program, for tests.
@@ -17,6 +18,7 @@ mod conns;
 mod flows;
 mod layout;
 mod load;
+mod others;
 mod ports;
 #[cfg(test)]
 mod tests;
@@ -79,6 +81,9 @@ impl Divert for Ebpf {
     fn release(&self, name: &str, ifindex: u32) {
         self.0.lock().release(name, ifindex);
     }
+    fn changed(&self, ifindex: u32, diverted: bool) -> bool {
+        self.0.lock().changed(ifindex, diverted)
+    }
 }
 
 impl Backend for Ebpf {
@@ -126,6 +131,9 @@ impl Backend for Ebpf {
     }
     fn stats(&self) -> Vec<(String, u64)> {
         self.0.lock().stats()
+    }
+    fn left_ports(&self) -> Vec<(String, String)> {
+        self.0.lock().others.all()
     }
     fn shutdown(&mut self) {
         self.0.lock().shutdown();

@@ -13,15 +13,19 @@ use super::load::{self, Hook};
 use crate::PortLink;
 use heddle_datapath_api::PortNo;
 use heddle_sys::{LinkCtl, TapOpen, TapQueue};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Passes over the ports in which each device is checked once. Then the address of a veth device's peer is
 /// read again, and a missing program is attached again.
 const ASK_AGAIN: u32 = 10;
+
+/// Interval between attempts to claim a device.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The miss device of a device.
 fn miss_name(ifindex: u32) -> String {
@@ -29,16 +33,25 @@ fn miss_name(ifindex: u32) -> String {
 }
 
 /// Claims a device for this process, as long as the returned socket lives. The claim is a name among the
-/// abstract sockets of the network namespace, which ends with its process.
-fn claim(ifindex: u32) -> io::Result<UnixDatagram> {
+/// abstract sockets of the network namespace, which ends with its process. The kernel may still be ending an
+/// earlier process, so a claim waits. All claims together wait for `timeout` at most.
+fn claim(ifindex: u32, timeout: &mut Duration) -> io::Result<UnixDatagram> {
     let name = SocketAddr::from_abstract_name(format!("heddle-divert-{ifindex}"))?;
-    UnixDatagram::bind_addr(&name).map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => io::Error::new(
-            io::ErrorKind::ResourceBusy,
-            "another switch on this machine has the device",
-        ),
-        _ => error,
-    })
+    loop {
+        match UnixDatagram::bind_addr(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && !timeout.is_zero() => {
+                std::thread::sleep(CLAIM_INTERVAL);
+                *timeout = timeout.saturating_sub(CLAIM_INTERVAL);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "another switch on this machine has the device",
+                ));
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Makes a miss device: its queue and its index.
@@ -56,12 +69,29 @@ fn make_miss(ifindex: u32) -> io::Result<(TapQueue, u32)> {
 
 impl State {
     pub(super) fn divert(&mut self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
+        let look = self.others.look(name, ifindex, Hook::Ingress)?;
+        if let Some(why) = look.stays {
+            self.let_go(ifindex);
+            self.others.leave(name, ifindex, &why, true);
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        let done = self.take_device(name, ifindex, look.direct);
+        match &done {
+            Ok(_) => self.others.taken(ifindex),
+            // The port cannot be opened.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+            Err(error) => self.others.leave(name, ifindex, &error.to_string(), false),
+        }
+        done
+    }
+    /// Diverts a device that no other program has.
+    fn take_device(&mut self, name: &str, ifindex: u32, direct: bool) -> io::Result<Arc<TapQueue>> {
         match self.diverted.get(&ifindex).map(|d| &d.miss) {
             Some(Some((tap, _))) => return Ok(Arc::clone(tap)),
             Some(None) => self.let_go(ifindex),
             None => {}
         }
-        let claim = claim(ifindex)?;
+        let claim = claim(ifindex, &mut self.claim_timeout)?;
         let (tap, miss) = make_miss(ifindex)?;
         let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
         let tap = Arc::new(tap);
@@ -69,6 +99,7 @@ impl State {
             miss: Some((Arc::clone(&tap), miss)),
             slot,
             peer: None,
+            direct,
             _claim: Some(claim),
         };
         self.diverted.insert(ifindex, d);
@@ -97,28 +128,40 @@ impl State {
         };
         let gone: Vec<u32> = self.diverted.iter().filter_map(gone).collect();
         gone.into_iter().for_each(|ifindex| self.let_go(ifindex));
-        self.refused.retain(|ifindex| wanted.contains_key(ifindex));
         for (ifindex, name) in wanted {
-            if self.diverted.contains_key(&ifindex) || self.refused.contains(&ifindex) {
+            if self.diverted.contains_key(&ifindex) || self.others.of(ifindex).is_some() {
                 continue;
             }
-            if let Err(error) = self.take_internal(ifindex) {
-                self.refused.insert(ifindex);
-                log::warn!(
-                    target: "netdev_offload",
-                    "{name}: nothing that comes from there is offloaded ({error})"
-                );
+            match self.take_internal(ifindex) {
+                Ok(None) => self.others.taken(ifindex),
+                Ok(Some(why)) => self.leave(name, ifindex, &why),
+                Err(error) => {
+                    self.others.leave(name, ifindex, &error.to_string(), false);
+                    log::warn!(
+                        target: "netdev_offload",
+                        "{name}: nothing that comes from there is offloaded ({error})"
+                    );
+                }
             }
         }
     }
-    /// Attaches the program to the device of an internal port.
-    fn take_internal(&mut self, ifindex: u32) -> io::Result<()> {
+    /// Leaves a port's device to workers, because another program is there.
+    fn leave(&mut self, name: &str, ifindex: u32, why: &str) {
+        self.others.leave(name, ifindex, why, true);
+        log::info!(target: "netdev_offload", "{name}: workers forward its packets: {why}");
+    }
+    /// Attaches the program to the device of an internal port; or returns why the device stays with workers.
+    fn take_internal(&mut self, ifindex: u32) -> io::Result<Option<String>> {
         let name = load::name_of(ifindex).ok_or(io::ErrorKind::NotFound)?;
+        if let Some(why) = self.others.look(&name, ifindex, Hook::Egress)?.stays {
+            return Ok(Some(why));
+        }
         let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
         let d = Diverted {
             miss: None,
             slot,
             peer: None,
+            direct: false,
             _claim: None,
         };
         self.diverted.insert(ifindex, d);
@@ -130,7 +173,14 @@ impl State {
             Ok(()) => self.fresh.push(ifindex),
             Err(_) => self.let_go(ifindex),
         }
-        done
+        done.map(|()| None)
+    }
+    /// Whether a system port's queues are to be opened again: another program came to its device, or went.
+    pub(super) fn changed(&self, ifindex: u32, diverted: bool) -> bool {
+        match diverted {
+            true => self.others.of(ifindex).is_some_and(|stays| stays.others),
+            false => self.others.is_freed(ifindex),
+        }
     }
     pub(super) fn release(&mut self, name: &str, ifindex: u32) {
         // Detaching fails if the device is gone, and the program with it.
@@ -146,6 +196,8 @@ impl State {
         if let Some(d) = self.diverted.remove(&ifindex) {
             self.end_slot(d.slot);
             self.wait();
+            // Flows of the port are installed anew, which fails with the reason.
+            self.fresh.push(ifindex);
         }
     }
     pub(super) fn shutdown(&mut self) {
@@ -155,9 +207,15 @@ impl State {
     }
 
     pub(super) fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
+        let listed: HashSet<u32> = ports.iter().map(|p| p.ifindex).collect();
+        self.others.keep_only(|ifindex| listed.contains(&ifindex));
+        self.others.read_disciplines();
+        for (ifindex, d) in &mut self.diverted {
+            d.direct &= self.others.discipline(*ifindex).is_none();
+        }
         self.set_internal(ports);
         self.find_peers(None);
-        self.mend(ports);
+        self.look_again(ports);
         let way = |p: &PortLink| {
             let way = Way {
                 ifindex: p.ifindex,
@@ -182,14 +240,35 @@ impl State {
         changed
     }
 
-    /// Attaches the program again where another program removed it, at some devices each time. Without it,
-    /// packets of a port go to the host's stack.
-    fn mend(&mut self, ports: &[PortLink]) {
+    /// Looks at some devices each time. The program is attached again where another program removed it:
+    /// without it, packets of a port go to the host's stack. A device to which another program came stays
+    /// with workers from now on. One that the other program has left does not.
+    fn look_again(&mut self, ports: &[PortLink]) {
         let turn = self.rounds % ASK_AGAIN;
-        let now = |p: &&PortLink| p.ifindex % ASK_AGAIN == turn && self.diverted.contains_key(&p.ifindex);
-        let of: Vec<&PortLink> = ports.iter().filter(now).collect();
-        for p in of {
+        for p in ports.iter().filter(|p| p.ifindex % ASK_AGAIN == turn) {
             let hook = if p.internal { Hook::Egress } else { Hook::Ingress };
+            // The device may have gone.
+            let Ok(look) = self.others.look(&p.name, p.ifindex, hook) else {
+                continue;
+            };
+            let left = self.others.of(p.ifindex).is_some_and(|stays| stays.others);
+            let Some(d) = self.diverted.get_mut(&p.ifindex) else {
+                if left && look.stays.is_none() {
+                    log::info!(target: "netdev_offload", "{}: no other program is at its device any more", p.name);
+                    self.others.free(p.ifindex);
+                }
+                continue;
+            };
+            d.direct = look.direct;
+            if let Some(why) = look.stays {
+                if !left {
+                    self.leave(&p.name, p.ifindex, &why);
+                }
+                if p.internal {
+                    self.let_go(p.ifindex);
+                }
+                continue;
+            }
             if self.loaded.attach_again(&p.name, hook) {
                 log::warn!(
                     target: "netdev_offload",
@@ -201,20 +280,27 @@ impl State {
 
     /// Finds devices whose peers are in other network namespaces, for all devices or one.
     fn find_peers(&mut self, only: Option<u32>) {
-        self.rounds = self.rounds.wrapping_add(1);
+        if only.is_none() {
+            self.rounds = self.rounds.wrapping_add(1);
+        }
         let again = self.rounds.is_multiple_of(ASK_AGAIN);
         let Some(peers) = &self.peers else { return };
-        let Ok(all) = peers.all() else { return };
+        let all = match only {
+            Some(ifindex) => peers.of(ifindex).map(|peer| peer.into_iter().collect()),
+            None => peers.all(),
+        };
+        let Ok(all) = all else { return };
         let mut changed = Vec::new();
         for (ifindex, d) in &mut self.diverted {
             if only.is_some_and(|only| only != *ifindex) {
                 continue;
             }
             let peer = all.iter().find(|p| p.ifindex == *ifindex).copied();
+            let peer = peer.filter(|_| d.direct);
             if peer == d.peer.map(|(p, _)| p) && !again {
                 continue;
             }
-            let now = peer.and_then(|p| Some((p, peers.mac(&p).ok()?)));
+            let now = peer.and_then(|p| Some((p, peers.mac(&p).ok()??)));
             if now != d.peer {
                 d.peer = now;
                 changed.push(*ifindex);

@@ -172,6 +172,7 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
         tunnel: false,
         all_flags: value.is_multiple_of(2),
         outer: None,
+        drops: false,
     }
 }
 
@@ -208,6 +209,7 @@ fn state() -> Option<State> {
     state.diverted.insert(
         LOOPBACK,
         Diverted {
+            direct: false,
             miss: Some((tap.into(), 0)),
             slot,
             peer: None,

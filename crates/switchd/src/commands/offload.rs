@@ -63,8 +63,8 @@ fn tracks(actions: &[Action]) -> bool {
 fn show(switch: &Switch, args: &[&str]) -> Reply {
     let Some(offload) = switch.offload.read().clone() else {
         return Ok(
-            "offload is off since heddled was started. It is on after a restart with other_config:hw-offload=true in \
-             the table Open_vSwitch\n"
+            "offload is off: there is no bridge of type system, or other_config:heddle-ebpf is false, or eBPF cannot \
+             be loaded (the log has the reason, module netdev_offload)\n"
                 .into(),
         );
     };
@@ -85,6 +85,9 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
                 out,
                 "  {n} flows of an earlier process forward, until these take their place"
             );
+        }
+        for (name, why) in offload.left_ports() {
+            let _ = writeln!(out, "  port {name} stays with workers: {why}");
         }
         for (why, n) in offload.waiting() {
             let _ = writeln!(out, "  {n} are not: {why}");

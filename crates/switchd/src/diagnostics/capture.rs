@@ -95,13 +95,15 @@ impl Captures {
         Ok(())
     }
 
-    /// Ends a capture that is no longer read. To be called now and then.
-    pub(crate) fn tick(&self, datapath: &Datapath) {
+    /// Ends a capture that is no longer read, and returns whether it did. To be called now and then.
+    pub(crate) fn tick(&self, datapath: &Datapath) -> bool {
         let mut slot = self.0.lock();
-        if slot.session.as_ref().is_some_and(Session::is_unread) {
+        let is_over = slot.session.as_ref().is_some_and(Session::is_unread);
+        if is_over {
             slot.session = None;
             datapath.capture(None);
         }
+        is_over
     }
 }
 

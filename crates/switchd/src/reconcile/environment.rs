@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use heddle_datapath_api::PortNo;
 use heddle_offload::Marks;
-use heddle_port::{Divert, Receivers};
+use heddle_port::Receivers;
 
 use super::globals::Globals;
 use super::guests::Guests;
 use super::kinds;
+use super::offload_choice::Diverter;
 use super::taps::Taps;
 use crate::switch::Switch;
 
@@ -24,7 +25,7 @@ pub(super) struct Environment {
     /// The programs by which packets' marks cross internal ports.
     pub(super) marks: Arc<Marks>,
     /// The back end that diverts devices, if flows are offloaded.
-    pub(super) divert: Option<Arc<dyn Divert>>,
+    pub(super) diverter: Option<Diverter>,
 }
 
 impl Environment {
@@ -36,8 +37,13 @@ impl Environment {
             guests: Guests::default(),
             receivers: Arc::default(),
             marks: Arc::default(),
-            divert: None,
+            diverter: None,
         }
+    }
+
+    /// Whether flows of bridges of this type are offloaded.
+    pub(super) fn is_offloaded(&self, datapath_type: &str) -> bool {
+        self.diverter.as_ref().is_some_and(|d| d.takes(datapath_type))
     }
 
     /// The switch's time, which tests move.

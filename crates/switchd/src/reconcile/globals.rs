@@ -7,6 +7,7 @@ use heddle_kernel_conntrack::choice::{DEFAULT_LIMIT, Zones};
 use std::sync::Arc;
 
 use super::desired::Smap;
+use super::offload_choice::{self, Choice as OffloadChoice};
 use super::pmd::Pmd;
 use super::warnings::{self, ConfigWarning};
 use crate::switch::Switch;
@@ -51,8 +52,8 @@ pub(super) struct Globals {
     pub(super) vhost_postcopy: bool,
     /// `dpdk-init`: ports of DPDK's types are wanted.
     pub(super) dpdk_init: bool,
-    /// `hw-offload` or `heddle-ebpf`: flows are offloaded to the kernel.
-    pub(super) offload: bool,
+    /// `hw-offload` and `heddle-ebpf`: the bridges whose flows are offloaded to the kernel.
+    pub(super) offload: OffloadChoice,
     /// `heddle-kernel-conntrack`: connections that are mirrored in the kernel's table.
     kernel_conntrack: Option<Choice>,
     /// `heddle-allow-clear`: tunnels that request encryption send clear text.
@@ -99,7 +100,7 @@ impl Globals {
             vhost_sock_dir: config.get("vhost-sock-dir").map(str::to_owned),
             vhost_iommu: config.bool("vhost-iommu-support", false),
             vhost_postcopy: config.bool("vhost-postcopy-support", false),
-            offload: config.bool("heddle-ebpf", config.bool("hw-offload", false)),
+            offload: OffloadChoice::read(config),
             kernel_conntrack: kernel_conntrack(config),
             allow_clear: config.bool(ALLOW_CLEAR, false),
             dpdk_init: config.bool("dpdk-init", false) || config.get("dpdk-init") == Some("try"),
@@ -223,6 +224,21 @@ pub(super) fn kernel_conntrack_warnings(config: &Smap) -> impl Iterator<Item = C
         keys: vec![key],
         module: "bridge",
         text: format!("other_config:{key}={text}"),
+    })
+}
+
+/// The fault in `heddle-ebpf`.
+pub(super) fn offload_warnings(config: &Smap) -> Option<ConfigWarning> {
+    let value = config
+        .get(offload_choice::EBPF)
+        .filter(|v| !offload_choice::is_known(v))?;
+    Some(ConfigWarning {
+        keys: vec![offload_choice::EBPF],
+        module: "bridge",
+        text: format!(
+            "other_config:{}={value} is not auto, true or false: auto is used",
+            offload_choice::EBPF
+        ),
     })
 }
 

@@ -39,6 +39,7 @@ mod kinds;
 mod links;
 mod mac;
 mod offload;
+mod offload_choice;
 mod pmd;
 mod reconciler;
 mod refused;

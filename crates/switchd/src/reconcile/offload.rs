@@ -1,19 +1,23 @@
 //! `hw-offload` and `heddle-ebpf`: flows of `system` and `internal` ports go to a program in the kernel.
 //!
-//! The first configuration decides it once, as in Open vSwitch, since a port opens its device for one of the
-//! two. State that an earlier daemon left in the kernel is adopted or removed.
+//! The default is that ports of bridges of type `system` count, where Open vSwitch has the kernel's datapath.
+//! The first of these bridges decides it. A setting for all bridges decides it with the first configuration.
+//! There is no second decision, as in Open vSwitch, since a port opens its device for one of the two. State
+//! that an earlier daemon left in the kernel is adopted or removed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use heddle_datapath::Datapath;
 use heddle_datapath_api::Engine;
 use heddle_offload::{Ebpf, Offload, Policy, PortLink};
-use heddle_port::Divert;
 
 use super::Bridges;
 use super::bridge::BridgeReconciler;
+use super::desired::BridgeRow;
 use super::globals::Globals;
+use super::offload_choice::{Choice, Diverter};
 use super::taps::Taps;
 use crate::switch::Switch;
 
@@ -23,42 +27,64 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 /// The offload as it is set up.
 #[derive(Default)]
 pub(super) struct Offloading {
-    decided: Option<bool>,
-    ebpf: Option<Ebpf>,
+    /// The setting in the last configuration.
+    wanted: Option<Choice>,
+    /// The choice that is in force until the switch ends.
+    decided: Option<Choice>,
+    diverter: Option<Diverter>,
     offload: Option<Offload>,
     began: Option<Instant>,
 }
 
 impl Offloading {
-    /// The back end that diverts devices.
-    pub(super) fn divert(&self) -> Option<Arc<dyn Divert>> {
-        self.ebpf.clone().map(|e| Arc::new(e) as Arc<dyn Divert>)
+    /// The back end that diverts devices, with the bridges whose devices it diverts.
+    pub(super) fn diverter(&self) -> Option<Diverter> {
+        self.diverter.clone()
     }
 
-    /// Applies the setting, before the first port is opened.
-    pub(super) fn decide(&mut self, wanted: bool, switch: &Switch) {
-        if let Some(decided) = self.decided {
-            if decided != wanted {
-                log::info!(target: "netdev_offload", "hw-offload and heddle-ebpf take effect when the switch is restarted");
-            }
-            self.decided = Some(wanted);
+    /// Applies the setting, before the first port of `new` bridges is opened. `has_bridges`: there are some
+    /// already.
+    pub(super) fn decide(
+        &mut self,
+        wanted: Choice,
+        new: &BTreeMap<String, BridgeRow>,
+        has_bridges: bool,
+        switch: &Switch,
+    ) {
+        let before = self.wanted.replace(wanted);
+        let is_first = before.is_none();
+        let is_late = self
+            .decided
+            .map_or(wanted == Choice::All && has_bridges, |decided| decided != wanted);
+        if is_late && before != Some(wanted) {
+            log::info!(target: "netdev_offload", "hw-offload and heddle-ebpf take effect when the switch is restarted");
+        }
+        if self.decided.is_some() {
             return;
         }
-        self.decided = Some(wanted);
-        if wanted {
-            self.ebpf = start();
+        let choice = if is_late { Choice::Auto } else { wanted };
+        let takes = |row: &BridgeRow| choice.takes(&row.datapath_type, &switch.options);
+        let mut ebpf = None;
+        if choice == Choice::All || new.values().any(takes) {
+            self.decided = Some(choice);
+            ebpf = start(choice);
         }
-        let Some(ebpf) = &self.ebpf else {
-            let left = Taps::earlier_owner().map_or(0, Ebpf::remove_leftovers);
+        let Some(ebpf) = ebpf else {
+            // Programs of an earlier daemon are looked for once.
+            let left = Taps::earlier_owner()
+                .filter(|_| is_first)
+                .map_or(0, Ebpf::remove_leftovers);
             if left > 0 {
                 log::info!(target: "netdev_offload", "eBPF programs of an earlier daemon were taken off {left} devices");
             }
             return;
         };
         self.began = Some(Instant::now());
+        let options = Arc::clone(&switch.options);
+        self.diverter = Some(Diverter::new(Arc::new(ebpf.clone()), choice, options));
         let clock = switch.clock.clone();
         let offload = Offload::new(
-            Box::new(ebpf.clone()),
+            Box::new(ebpf),
             Some(Arc::clone(switch.datapath.conntrack())),
             Policy::default(),
             move || clock.now_ms(),
@@ -70,7 +96,7 @@ impl Offloading {
 
     /// Reports the ports to the back end, and ends the state of an earlier daemon when that is due.
     pub(super) fn set_ports(&mut self, bridges: &Bridges, globals: &Globals) {
-        let Some(offload) = self.offload.clone() else {
+        let (Some(offload), Some(diverter)) = (self.offload.clone(), &self.diverter) else {
             return;
         };
         let mut ports: Vec<PortLink> = Vec::new();
@@ -91,7 +117,8 @@ impl Offloading {
                 })
                 .collect()
         };
-        for (name, status, internal, no) in bridges.values().flat_map(of) {
+        let taken = bridges.values().filter(|b| diverter.takes(&b.row.datapath_type));
+        for (name, status, internal, no) in taken.flat_map(of) {
             if let Some(internal) = internal.filter(|_| status.ifindex != 0) {
                 ports.push(PortLink {
                     no,
@@ -123,18 +150,26 @@ impl Offloading {
     }
 }
 
-/// Loads the program; logs the reason if that fails.
-fn start() -> Option<Ebpf> {
+/// Loads the program; logs the reason if that fails. That is a warning if a setting requests it.
+fn start(choice: Choice) -> Option<Ebpf> {
+    let level = match choice {
+        Choice::All => log::Level::Warn,
+        Choice::Auto | Choice::Never => log::Level::Info,
+    };
+    let bridges = match choice {
+        Choice::All => "all bridges",
+        Choice::Auto | Choice::Never => "bridges of type system",
+    };
     let owner = match Taps::owner() {
         Ok(owner) => owner,
         Err(error) => {
-            log::warn!(target: "netdev_offload", "eBPF is off: the run directory has no mark ({error})");
+            log::log!(target: "netdev_offload", level, "eBPF is off: the run directory has no mark ({error})");
             return None;
         }
     };
     match Ebpf::start(owner) {
         Ok(ebpf) => {
-            log::info!(target: "netdev_offload", "eBPF is on: flows of system and internal ports are offloaded to the kernel");
+            log::info!(target: "netdev_offload", "eBPF is on: flows of system and internal ports of {bridges} are offloaded to the kernel");
             Some(ebpf)
         }
         Err(why) => {
@@ -145,7 +180,7 @@ fn start() -> Option<Ebpf> {
                 0 => lines.join("; "),
                 _ => format!("{} ... {}", lines[0], lines[last..].join("; ")),
             };
-            log::warn!(target: "netdev_offload", "eBPF is off, all packets are forwarded by workers: {text}");
+            log::log!(target: "netdev_offload", level, "eBPF is off, all packets are forwarded by workers: {text}");
             None
         }
     }

@@ -101,6 +101,7 @@ impl Reconciler {
             db,
             switch: &self.env.switch,
             globals: &self.env.globals,
+            diverter: self.env.diverter.as_ref(),
             bridges: &self.bridges,
             applied: self.applied,
         };
@@ -257,8 +258,10 @@ impl Reconciler {
         }
         let metrics = desired.other_config.get("heddle-metrics");
         self.metrics.configure(metrics.unwrap_or_default());
-        self.offloading.decide(self.env.globals.offload, &switch);
-        self.env.divert = self.offloading.divert();
+        let has_bridges = !self.bridges.is_empty();
+        self.offloading
+            .decide(self.env.globals.offload, &desired.bridges, has_bridges, &switch);
+        self.env.diverter = self.offloading.diverter();
         let keys = desired.ssl.clone();
         switch
             .tls
@@ -365,12 +368,10 @@ impl Reconciler {
     /// Makes the receiving sockets of all devices that will become ports at once: one by one they would take
     /// the kernel long.
     fn prepare_receivers(&self) {
-        if self.env.divert.is_some() {
-            return;
-        }
         let options = &self.env.switch.options;
         let mut missing = Vec::new();
-        for bridge in self.bridges.values() {
+        let diverted = |b: &&BridgeReconciler| self.env.is_offloaded(&b.row.datapath_type);
+        for bridge in self.bridges.values().filter(|b| !diverted(b)) {
             let is_device = |row| {
                 let kind = bridge.row.kind_of(row, options);
                 kind.is_ok_and(|kind| kind.open.kernel && !kind.open.persists)

@@ -27,7 +27,7 @@ const NUMBERS: [(&str, u64, &str); 13] = [
     (globals::KERNEL_CONNTRACK_LIMIT, u32::MAX as u64, "65536"),
 ];
 /// Switches, and the value that replaces a text that is neither true nor false.
-const SWITCHES: [(&str, bool); 14] = [
+const SWITCHES: [(&str, bool); 12] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
     ("pmd-perf-metrics", false),
@@ -39,7 +39,6 @@ const SWITCHES: [(&str, bool); 14] = [
     ("heddle-gro", true),
     ("heddle-priority", true),
     ("heddle-realtime", false),
-    ("heddle-ebpf", false),
     ("hw-offload", false),
     (globals::ALLOW_CLEAR, false),
 ];
@@ -50,7 +49,7 @@ const OWN: [&str; 10] = [
     globals::KERNEL_CONNTRACK,
     globals::KERNEL_CONNTRACK_LIMIT,
     globals::KERNEL_CONNTRACK_ZONES,
-    "heddle-ebpf",
+    super::offload_choice::EBPF,
     "heddle-gro",
     "heddle-light-sleep",
     "heddle-metrics",
@@ -89,6 +88,7 @@ fn new(before: &Smap, config: &Smap) -> Vec<ConfigWarning> {
         globals::mask_warnings(config)
             .into_iter()
             .chain(globals::kernel_conntrack_warnings(config))
+            .chain(globals::offload_warnings(config))
             .chain(pmd::warnings(config)),
     );
     all.retain(|d| d.keys.iter().any(|key| before.get(key) != config.get(key)));

@@ -88,6 +88,7 @@ pub(super) fn start(switch: &Switch, args: &[&str]) -> Reply {
         snap_len: wanted.snap_len.unwrap_or(SNAP_LEN),
     };
     let id = switch.captures.start(wish, filter, &switch.datapath)?;
+    switch.pause_offload(true);
     Ok(format!("{id}\n"))
 }
 

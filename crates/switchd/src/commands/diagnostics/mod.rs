@@ -49,7 +49,9 @@ pub(super) fn register(c: &Commands<'_>) {
     });
     c.add("heddle/capture-stop", "number", (1, 1), |s, args| {
         let id = args.first().copied().unwrap_or_default();
-        s.captures.stop(id, &s.datapath).map(|()| String::new())
+        s.captures.stop(id, &s.datapath)?;
+        s.pause_offload(false);
+        Ok(String::new())
     });
 }
 

@@ -127,7 +127,7 @@ fn open(
         InterfaceError::new(text, error)
     };
     let options = &row.options.0;
-    let made = kind.open(&row.name, options, &Opening { env, row });
+    let made = kind.open(&row.name, options, &Opening { env, bridge, row });
     let device = made.map_err(|e| failed(e.to_string(), &e))?;
     let mtu_refused = request_mtu(device.as_ref(), row);
     steer_tx(device.as_ref(), row);
@@ -184,6 +184,7 @@ pub(super) fn set_queues(no: PortNo, row: &InterfaceRow, status: &PortStatus, da
 /// The switch, for the port of one row.
 struct Opening<'a> {
     env: &'a Environment,
+    bridge: &'a BridgeRow,
     row: &'a InterfaceRow,
 }
 
@@ -208,7 +209,8 @@ impl Host for Opening<'_> {
         Some(self.env.marks.clone())
     }
     fn divert(&self) -> Option<Arc<dyn heddle_port::Divert>> {
-        self.env.divert.clone()
+        let diverter = self.env.diverter.as_ref()?;
+        diverter.of_type(&self.bridge.datapath_type)
     }
     fn ingress_filters(&self) -> Option<Arc<heddle_port::IngressFilters>> {
         self.env.switch.ingress.get().cloned()

@@ -5,15 +5,25 @@ use heddle_ovsdb::{Columns, Datum, Txn};
 use super::{Report, report};
 use crate::reconcile::bridge::BridgeReconciler;
 
+/// `Bridge.status`: a program in the kernel forwards flows of the bridge's `system` ports. `heddle-cni` reads
+/// it. No controller writes this column.
+const EBPF_KEY: &str = "heddle_ebpf";
+
 impl Report<'_> {
     pub(super) fn describe_bridge(&self, bridge: &BridgeReconciler, txn: &mut Txn) {
         let Some(row) = self.db.row("Bridge", bridge.row.uuid) else {
             return;
         };
         let id = bridge.datapath_id.map(|id| format!("{id:016x}"));
+        let kind = &bridge.row.datapath_type;
+        let offloaded = self
+            .diverter
+            .filter(|d| d.takes(kind))
+            .map(|_| (EBPF_KEY.to_owned(), "true".to_owned()));
         let columns = Columns::new()
             .with("datapath_id", Datum::optional(id))
-            .with("datapath_version", "<built-in>");
+            .with("datapath_version", "<built-in>")
+            .with("status", Datum::map(offloaded));
         report(txn.update_changed(row, &columns));
     }
 

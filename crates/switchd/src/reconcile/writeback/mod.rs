@@ -12,6 +12,7 @@ use heddle_ovsdb::{Columns, Datum, Db, Txn};
 
 use super::bridge::BridgeReconciler;
 use super::globals::Globals;
+use super::offload_choice::Diverter;
 use super::{Bridges, kinds};
 use crate::cli::COMPATIBLE_VERSION;
 use crate::switch::Switch;
@@ -82,6 +83,8 @@ pub(super) struct Report<'a> {
     pub(super) db: &'a Db,
     pub(super) switch: &'a Switch,
     pub(super) globals: &'a Globals,
+    /// The back end that diverts devices, if flows are offloaded.
+    pub(super) diverter: Option<&'a Diverter>,
     pub(super) bridges: &'a Bridges,
     /// `next_cfg` of the configuration that is in force.
     pub(super) applied: Option<i64>,

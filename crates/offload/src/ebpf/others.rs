@@ -1,0 +1,163 @@
+//! Devices at which other programs have work: these stay with workers.
+//!
+//! A filter, an XDP program or a queueing discipline of another program expects the packets that it would see
+//! without offload. The program here would take packets that a filter behind it waits for, and would send
+//! packets past a discipline. So a device with one of them is left alone, as long as it has one.
+
+use super::load::Hook;
+use aya::programs::{SchedClassifier, TcAttachType};
+use heddle_sys::device_programs::{DevicePrograms, FilterHook};
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+/// The reason why a device is left to workers.
+#[derive(Clone, Debug)]
+pub(super) struct Stays {
+    /// Name of the port.
+    pub(super) name: String,
+    pub(super) why: String,
+    /// Another program is at the device; the reason goes with that program.
+    pub(super) others: bool,
+    /// The switch has listed the port since.
+    listed: bool,
+}
+
+/// The state of one device.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    /// Why the device stays with workers, if it does.
+    pub(super) stays: Option<String>,
+    /// No program waits for packets that are sent by the device: they may go to a veth's other end directly.
+    pub(super) direct: bool,
+}
+
+/// Devices that stay with workers.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    programs: Option<DevicePrograms>,
+    /// Queueing disciplines of other programs.
+    disciplines: HashMap<u32, String>,
+    devices: HashMap<u32, Stays>,
+    /// Devices whose reason has gone.
+    freed: HashSet<u32>,
+}
+
+impl Others {
+    pub(super) fn new() -> Self {
+        Self {
+            programs: DevicePrograms::new().ok(),
+            ..Self::default()
+        }
+    }
+
+    /// Reads the queueing disciplines of all devices.
+    pub(super) fn read_disciplines(&mut self) {
+        if let Some(Ok(all)) = self.programs.as_ref().map(DevicePrograms::set_disciplines) {
+            self.disciplines = all;
+        }
+    }
+
+    /// The queueing discipline of a device when they were read last.
+    pub(super) fn discipline(&self, ifindex: u32) -> Option<&str> {
+        self.disciplines.get(&ifindex).map(String::as_str)
+    }
+
+    /// Looks at a device at whose `hook` the program is to be.
+    pub(super) fn look(&self, name: &str, ifindex: u32, hook: Hook) -> io::Result<Look> {
+        let Some(all) = &self.programs else {
+            return Ok(Look::default());
+        };
+        if all.has_xdp(ifindex)? {
+            return Ok(Look {
+                stays: Some("its device has an XDP program".to_owned()),
+                direct: false,
+            });
+        }
+        let ingress = foreign(all, name, ifindex, FilterHook::Ingress)?;
+        let egress = foreign(all, name, ifindex, FilterHook::Egress)?;
+        let discipline = self.discipline(ifindex);
+        let direct = egress.is_none() && discipline.is_none();
+        let stays = match hook {
+            Hook::Ingress => ingress,
+            Hook::Egress => egress
+                .or_else(|| discipline.map(|kind| format!("its device has the queueing discipline {kind}"))),
+        };
+        Ok(Look { stays, direct })
+    }
+
+    /// Leaves a device to workers.
+    pub(super) fn leave(&mut self, name: &str, ifindex: u32, why: &str, others: bool) {
+        self.freed.remove(&ifindex);
+        let stays = Stays {
+            name: name.to_owned(),
+            why: why.to_owned(),
+            others,
+            listed: false,
+        };
+        self.devices.insert(ifindex, stays);
+    }
+
+    /// The program has the device.
+    pub(super) fn taken(&mut self, ifindex: u32) {
+        self.freed.remove(&ifindex);
+        self.devices.remove(&ifindex);
+    }
+
+    /// The reason of a device has gone.
+    pub(super) fn free(&mut self, ifindex: u32) {
+        self.devices.remove(&ifindex);
+        self.freed.insert(ifindex);
+    }
+
+    /// Forgets devices that were listed and are listed no more.
+    pub(super) fn keep_only(&mut self, is_listed: impl Fn(u32) -> bool) {
+        self.devices.retain(|ifindex, stays| {
+            let listed = is_listed(*ifindex);
+            let keep = listed || !stays.listed;
+            stays.listed |= listed;
+            keep
+        });
+        self.freed.retain(|ifindex| is_listed(*ifindex));
+    }
+
+    pub(super) fn of(&self, ifindex: u32) -> Option<&Stays> {
+        self.devices.get(&ifindex)
+    }
+
+    pub(super) fn is_freed(&self, ifindex: u32) -> bool {
+        self.freed.contains(&ifindex)
+    }
+
+    /// Names and reasons, in the order of names.
+    pub(super) fn all(&self) -> Vec<(String, String)> {
+        let mut all: Vec<_> = self
+            .devices
+            .values()
+            .map(|s| (s.name.clone(), s.why.clone()))
+            .collect();
+        all.sort();
+        all
+    }
+}
+
+/// The first program of others at a hook, as a reason.
+fn foreign(all: &DevicePrograms, name: &str, ifindex: u32, hook: FilterHook) -> io::Result<Option<String>> {
+    let (side, kind) = match hook {
+        FilterHook::Ingress => ("ingress", TcAttachType::Ingress),
+        FilterHook::Egress => ("egress", TcAttachType::Egress),
+    };
+    if let Some((kind, priority)) = all.foreign_filter(ifindex, hook)? {
+        return Ok(Some(format!(
+            "its device has a filter of another program (tc filter show dev {name} {side}: pref {priority} {kind})"
+        )));
+    }
+    // Kernels before Linux 6.6 have no tcx, and refuse the query.
+    let tcx = SchedClassifier::query_tcx(name, kind);
+    let program = tcx.ok().and_then(|(_, programs)| programs.into_iter().next());
+    Ok(program.map(|program| {
+        let id = program.id();
+        format!(
+            "its device has a tcx program of another program (bpftool net show dev {name}: {side}, id {id})"
+        )
+    }))
+}
