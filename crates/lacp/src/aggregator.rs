@@ -70,7 +70,7 @@ pub(crate) struct Link {
     carrier: bool,
     pub(crate) partner: Info,
     /// No partner was heard so far, and the time to wait for one is not over.
-    is_new: bool,
+    pub(crate) is_new: bool,
     /// This end, as the partner knows it.
     known: Info,
     /// When the next message is sent, ms.
@@ -191,12 +191,6 @@ impl Aggregator {
             }
         }
         link.settings = settings;
-    }
-
-    /// Removes a link.
-    pub fn remove_link(&mut self, id: u32) {
-        self.links.retain(|l| l.id != id);
-        self.update = true;
     }
 
     /// Removes all links but these.

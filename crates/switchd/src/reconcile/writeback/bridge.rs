@@ -4,6 +4,7 @@ use heddle_ovsdb::{Columns, Datum, Txn};
 
 use super::{Report, report};
 use crate::reconcile::bridge::BridgeReconciler;
+use crate::reconcile::mac::mac_text;
 
 impl Report<'_> {
     pub(super) fn describe_bridge(&self, bridge: &BridgeReconciler, txn: &mut Txn) {
@@ -15,6 +16,15 @@ impl Report<'_> {
             .with("datapath_id", Datum::optional(id))
             .with("datapath_version", "<built-in>");
         report(txn.update_changed(row, &columns));
+        for port in bridge.row.ports.values() {
+            let row = port.uuid.and_then(|uuid| self.db.row("Port", uuid));
+            if let Some(row) = row
+                && let Some(mac) = self.switch.ofproto.bonds().active_mac(&port.name)
+            {
+                let columns = Columns::new().with("bond_active_slave", mac_text(mac));
+                report(txn.update_changed(row, &columns));
+            }
+        }
     }
 
     /// Writes a controller's state when it changes, and the ages in it only if `ages`.
