@@ -2,6 +2,7 @@
 //!
 //! They work on headers and port numbers of the datapath only. The text form (`ovs-dpctl`'s) is in `format`.
 
+use crate::balance::LbOutput;
 use crate::meter::Meter;
 use heddle_conntrack::CtAction;
 use heddle_flow::{FlowKey, Nsh};
@@ -180,6 +181,8 @@ pub enum Action {
         /// Seed.
         basis: u32,
     },
+    /// Send by the port of the bucket that a hash of the packet selects.
+    LbOutput(Arc<LbOutput>),
     /// Parse the packet as it is now and look it up again, under this recirculation id.
     Recirc(u32),
     /// Run one of two lists, by the packet's length.
@@ -319,6 +322,8 @@ pub enum DropReason {
     TunnelNeighbour,
     /// A recirculation id that was not given out, or is not valid any more.
     NoRecirculation,
+    /// No member of a bond takes the packet: none is enabled, or LACP has found no partner.
+    NoBondMember,
     /// Rules are restored after a restart (`flow-restore-wait`): until all are there, none decides.
     Restoring,
     /// The pipeline itself failed, by a mistake of its own.

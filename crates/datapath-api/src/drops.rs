@@ -127,6 +127,8 @@ kinds! {
     TunnelNeighbour = "drop_action_tunnel_neighbour",
     /// A recirculation id that was not given out, or is not valid any more.
     NoRecirculation = "drop_action_no_recirculation_context",
+    /// No member of a bond takes the packet: none is enabled, or LACP has found no partner.
+    NoBondMember = "drop_action_no_bond_member",
     /// Rules are restored after a restart: until all are there, none decides.
     Restoring = "drop_action_flow_restore_wait",
     /// The translation panicked: a fault of this program, which is in the log.
@@ -146,6 +148,7 @@ impl From<DropReason> for DropKind {
             DropReason::UnsupportedPacketType => DropKind::UnsupportedPacketType,
             DropReason::TooManyMplsLabels => DropKind::TooManyMplsLabels,
             DropReason::NoPort => DropKind::NoPort,
+            DropReason::NoBondMember => DropKind::NoBondMember,
             DropReason::Bridging => DropKind::Bridging,
             DropReason::TunnelEcn => DropKind::TunnelEcn,
             DropReason::NoTunnel => DropKind::NoTunnel,

@@ -349,6 +349,7 @@ fn action(s: &mut String, a: &Action, names: PortNames<'_>) {
             };
             let _ = write!(s, "hash({name}({basis}))");
         }
+        Action::LbOutput(table) => _ = write!(s, "lb_output({})", table.id),
         Action::Recirc(id) => _ = write!(s, "recirc({})", hex(*id)),
         Action::CheckPktLen {
             len,

@@ -12,6 +12,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | `action` | datapath actions, port numbers, packets for the control plane |
+//! | `balance` | the buckets of bonds that balance by hash |
 //! | `translate` | the request of a worker, the [`Translate`] trait |
 //! | `translation` | the result: mask, actions, dependencies, and the counters to credit |
 //! | `generations` | generation counters of things that translations depend on |
@@ -29,6 +30,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
 mod action;
+mod balance;
 pub mod changes;
 mod drops;
 mod engine;
@@ -44,6 +46,7 @@ pub use action::{
     Action, DropReason, HashAlg, Masked, NshHeader, PortNo, TunnelKey, Upcall, UpcallCookie, UpcallData,
     UpcallKind, Wait,
 };
+pub use balance::LbOutput;
 pub use changes::{Changes, Override};
 pub use drops::DropKind;
 pub use engine::{DeviceStats, Engine, LinkChange, NoReply, Posted};

@@ -649,6 +649,7 @@ fn name_of(action: &Action) -> &'static str {
         Action::Sample { .. } => "sample",
         Action::Meter(_) => "meter",
         Action::Hash { .. } => "hash",
+        Action::LbOutput(_) => "lb_output (a bond that balances by hash)",
         Action::CheckPktLen { .. } => "check_pkt_len",
         Action::TunnelPush(_) => "tnl_push",
         Action::TunnelPop(_) => "tnl_pop",

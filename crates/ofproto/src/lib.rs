@@ -6,12 +6,14 @@
 //! [`model::Snapshot`], which configuration changes replace as a whole, and concurrent tables of rules with
 //! versions.
 //!
-//! Imports point down: `conn` and `trace`, `bridge`, `monitor`, `dataplane`, `xlate`, `parts`, `model`, and
-//! the modules of which `model` is made.
+//! Imports point down: `conn` and `trace`, `bridge`, `monitor`, `bond`, `dataplane`, `xlate`, `parts`,
+//! `model`, and the modules of which `model` is made.
 
 mod action_set;
 pub mod bfd_port;
 mod blocking;
+pub mod bond;
+mod bond_port;
 pub mod bridge;
 pub mod conn;
 pub mod coverage;

@@ -10,6 +10,7 @@
 //! **Threads.** Workers read everything without locks.
 
 use crate::bfd_port::BfdPort;
+use crate::bond_port::{BondPort, LacpLink};
 use crate::features::Features;
 use crate::group::Group;
 use crate::mac::MacTable;
@@ -231,6 +232,8 @@ pub struct PortBundle {
     pub queue_dscp: Vec<(u32, u8)>,
     /// Members, as OpenFlow ports.
     pub ports: Vec<OfPort>,
+    /// The bond that the members are, and their LACP.
+    pub bond: Option<BondPort>,
 }
 
 /// Destination of mirrored packets.
@@ -328,6 +331,8 @@ pub struct PortView {
     pub up: bool,
     /// BFD session that monitors the port.
     pub bfd: Option<BfdPort>,
+    /// LACP that the port speaks.
+    pub lacp: Option<LacpLink>,
     /// Index in [`BridgeView::bundles`].
     pub bundle: usize,
     /// Packets received through a patch or tunnel port. Unused for datapath ports, which the datapath counts.
@@ -344,10 +349,12 @@ impl PortView {
             Binding::Datapath(_) | Binding::Patch(_) | Binding::Unbound => None,
         }
     }
-    /// Whether the port may forward: its device is up, and the BFD session that monitors it, if any, allows
-    /// it.
+    /// Whether the port may forward: its device is up, and the BFD session that monitors it and its LACP, if
+    /// any, allow it.
     pub fn is_live(&self) -> bool {
-        self.up && self.bfd.as_ref().is_none_or(BfdPort::is_forwarding)
+        self.up
+            && self.bfd.as_ref().is_none_or(BfdPort::is_forwarding)
+            && self.lacp.as_ref().is_none_or(LacpLink::is_forwarding)
     }
 }
 

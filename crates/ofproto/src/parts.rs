@@ -11,12 +11,14 @@
 //!
 //! **State that moves by itself** has parts of its own. Whether a port may forward is [`Part::Link`]: flows
 //! that only send to a port stay valid while its link flaps. The state of a BFD session is not even part of
-//! the configuration: see [`crate::monitor`]. Such parts have slots of learned state
+//! the configuration: see [`crate::monitor`]. Nor is a bond's: see [`crate::bond`]. Such parts have slots of
+//! learned state
 //! ([`Generations::learned_slot_of`]), which are many and apart from the slots of the configuration.
 //!
 //! **Costs.** Parts that two configurations share are not compared.
 
 use crate::bfd_port::BfdPort;
+use crate::bond_port::BondPart;
 use crate::model::{Binding, BridgeView, ByNumber, Mirror, PortBundle, PortView, Snapshot};
 use crate::shared_map::SharedMap;
 use crate::tunnels::TunnelMap;
@@ -49,6 +51,8 @@ pub(crate) enum Part {
     TunnelEndpoints,
     /// The datapath ports of tunnels' outer packets that belong to no bridge.
     Underlay,
+    /// A part of a bond's state.
+    Bond(u64, BondPart),
 }
 
 /// A hash of an address, without collisions between IPv4 addresses.
@@ -66,7 +70,7 @@ impl Part {
     /// The generation slot.
     pub(crate) fn slot(self) -> u16 {
         match self {
-            Self::Link(..) | Self::Peer(..) => Generations::learned_slot_of(self.number()),
+            Self::Link(..) | Self::Peer(..) | Self::Bond(..) => Generations::learned_slot_of(self.number()),
             _ => Generations::slot_of(self.number()),
         }
     }
@@ -85,6 +89,7 @@ impl Part {
             // 8 is the kind of groups (`Group::slot`).
             Self::Tunnels(dp) => 9 << 60 | u64::from(dp.0),
             Self::Underlay => 11 << 60,
+            Self::Bond(id, part) => 12 << 60 | id << 20 | part.number(),
             Self::Peer(dp, ip) => 10 << 60 ^ short(ip).rotate_left(16) ^ u64::from(dp.0),
         }
     }
@@ -183,7 +188,7 @@ impl Snapshot {
                 // the session's identity are compared.
                 let up = |b: &BridgeView| {
                     let port = b.ports.get(&no)?;
-                    Some((port.up, port.bfd.as_ref().map(BfdPort::id)))
+                    Some((port.up, port.bfd.as_ref().map(BfdPort::id), port.lacp.clone()))
                 };
                 if up(old) != up(new) {
                     parts.insert(Part::Link(*id, no));
@@ -211,7 +216,8 @@ impl Snapshot {
                 | Part::Tunnels(_)
                 | Part::Peer(..)
                 | Part::TunnelEndpoints
-                | Part::Underlay => {}
+                | Part::Underlay
+                | Part::Bond(..) => {}
             }
         }
         if self.tunnels.endpoints() != before.tunnels.endpoints() {
@@ -355,12 +361,13 @@ fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
         config,
         up: _,
         bfd,
+        lacp,
         bundle: _,
         patch_rx,
         patch_tx,
     } = old;
     (no, name, binding, mac) == (&new.no, &new.name, &new.binding, &new.mac)
-        && (mtu, config, bfd) == (&new.mtu, &new.config, &new.bfd)
+        && (mtu, config, bfd, lacp) == (&new.mtu, &new.config, &new.bfd, &new.lacp)
         && old_bundle == new_bundle
         && Arc::ptr_eq(patch_rx, &new.patch_rx)
         && Arc::ptr_eq(patch_tx, &new.patch_tx)
@@ -382,10 +389,13 @@ mod tests {
             }
             for id in [1, 2, 3, 1000] {
                 parts.extend([Part::Port(id, OfPort(n)), Part::Link(id, OfPort(n))]);
+                parts.push(Part::Bond(id, BondPart::Member(OfPort(n))));
             }
         }
         for id in [1, 2, 3, 1000] {
             parts.extend([Part::Bridge(id), Part::Ports(id)]);
+            parts.extend([BondPart::Mode, BondPart::Active].map(|p| Part::Bond(id, p)));
+            parts.extend((0..=u8::MAX).map(|n| Part::Bond(id, BondPart::Bucket(n))));
         }
         let numbers: BTreeSet<u64> = parts.iter().map(|p| p.number()).collect();
         assert_eq!(numbers.len(), parts.len());

@@ -184,6 +184,7 @@ impl Control {
                 .and_then(|()| Cache::new(cache, config.l1_entries, config.max_l1_entries))
                 .and_then(|cache| {
                     Worker::new(Parts {
+                        number: id,
                         pool: Pool::new(config.pool_packets),
                         cache,
                         shared,

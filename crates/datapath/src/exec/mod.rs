@@ -9,6 +9,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 
+mod balance;
 pub(crate) mod csum;
 pub(crate) mod ct;
 pub(crate) mod encap;
@@ -354,6 +355,7 @@ impl Exec<'_> {
                     }
                     longest = longest.saturating_add_signed(growth(action).max(0));
                 }
+                Op::Balance(table, _) => self.balance_all(table, ids.clone(), failed, &meta),
                 Op::Output(port) if failed == 0 => self.output_all(*port, ids.clone(), longest),
                 Op::Output(port) => {
                     for id in ids.clone().filter(|id| !lost(failed, *id)) {
@@ -418,6 +420,7 @@ impl Exec<'_> {
             match op {
                 Op::Output(port) => self.output(*port, *id),
                 Op::OutputTrunc(port, n) => self.output_trunc(*port, *n, *id),
+                Op::Balance(table, cut) => self.balance_one(table, *cut, *id, meta),
                 Op::Userspace(upcall, cut) => self.userspace(upcall, *cut, *id, meta),
                 Op::Copy => match self.copy(*id) {
                     Some(new) => *id = new,

@@ -11,7 +11,7 @@
 
 use crate::exec::encap;
 use heddle_conntrack::CtAction;
-use heddle_datapath_api::{Action, DropKind, DropReason, Meter, Upcall, Wait};
+use heddle_datapath_api::{Action, DropKind, DropReason, LbOutput, Meter, Upcall, Wait};
 use heddle_flow_cache::{Merges, ProgramId, RunProgram};
 use heddle_tunnel::TunnelPop;
 use std::sync::Arc;
@@ -26,6 +26,8 @@ pub(crate) enum Op {
     Output(u32),
     /// Send the first bytes on a port.
     OutputTrunc(u32, u32),
+    /// Send by the port of the packet's bucket, cut to this length.
+    Balance(Arc<LbOutput>, u32),
     /// Hand a copy to the control plane, cut to this length.
     Userspace(Arc<Upcall>, u32),
     /// Continue with a private copy.
@@ -234,7 +236,12 @@ impl Program {
 
 /// Removes steps that clear connection state which no later step reads.
 fn drop_wasted_clears(ops: &mut Vec<Op>) {
-    let sends = |op: &Op| matches!(op, Op::Output(_) | Op::Apply(_) | Op::Copy | Op::CtClear);
+    let sends = |op: &Op| {
+        matches!(
+            op,
+            Op::Output(_) | Op::Balance(..) | Op::Apply(_) | Op::Copy | Op::CtClear
+        )
+    };
     let jumps = |op: &Op| {
         matches!(
             op,
@@ -265,8 +272,11 @@ fn writes_in_place(op: &Op) -> bool {
 /// The class of a program of these steps, and the recirculation at its end.
 fn shape_of(ops: &[Op]) -> (Shape, Option<Tail>) {
     let steps = |ops: &[Op]| {
-        ops.iter()
-            .all(|op| matches!(op, Op::Output(_) | Op::Apply(_) | Op::Ct(_) | Op::CtClear))
+        ops.iter().all(|op| match op {
+            Op::Output(_) | Op::Apply(_) | Op::Ct(_) | Op::CtClear => true,
+            Op::Balance(_, cut) => *cut == u32::MAX,
+            _ => false,
+        })
     };
     let (before, hop, copy) = match ops {
         [Op::Output(port)] => return (Shape::Output(*port), None),
@@ -319,6 +329,11 @@ impl Compiler {
                     // If the packet is not longer than the cut, the packet itself is sent, not a copy.
                     self.ops
                         .push(Op::OutputTrunc(port.0, std::mem::replace(&mut cut, u32::MAX)));
+                    *shared = true;
+                }
+                Action::LbOutput(table) => {
+                    let cut = std::mem::replace(&mut cut, u32::MAX);
+                    self.ops.push(Op::Balance(Arc::clone(table), cut));
                     *shared = true;
                 }
                 Action::Userspace(up) => {
@@ -508,7 +523,7 @@ pub(crate) fn growth(action: &Action) -> i32 {
 
 fn has_output(actions: &[Action]) -> bool {
     actions.iter().any(|a| match a {
-        Action::Output(_) => true,
+        Action::Output(_) | Action::LbOutput(_) => true,
         Action::Clone(inner) | Action::Sample { actions: inner, .. } => has_output(inner),
         Action::CheckPktLen {
             greater, less_equal, ..

@@ -142,16 +142,19 @@ pub(crate) struct TxTable {
     pub(crate) joins: bool,
     /// Drop examples and capture of this worker.
     pub(crate) watch: PacketWatch,
+    /// Number of this worker, for counters of its own.
+    pub(crate) worker: usize,
     /// Batches and packets sent since the worker last took the numbers.
     pub(crate) batches: u64,
     pub(crate) sent: u64,
 }
 
 impl TxTable {
-    /// A table without ports, with this watch.
-    pub(crate) fn watched(watch: PacketWatch) -> Self {
+    /// A table without ports, of worker `worker`, with this watch.
+    pub(crate) fn watched(watch: PacketWatch, worker: usize) -> Self {
         Self {
             watch,
+            worker,
             ..Self::default()
         }
     }

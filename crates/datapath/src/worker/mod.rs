@@ -324,6 +324,8 @@ pub(crate) struct Worker {
 
 /// Parts that a worker is built from.
 pub(crate) struct Parts {
+    /// Number of the worker.
+    pub(crate) number: usize,
     pub(crate) shared: Arc<Shared>,
     pub(crate) counters: Arc<WorkerCounters>,
     pub(crate) pool: Pool,
@@ -348,7 +350,7 @@ impl Worker {
             resources: ProgramResources {
                 shared: Arc::clone(&p.shared),
                 counters: Arc::clone(&p.counters),
-                tx: TxTable::watched(watch),
+                tx: TxTable::watched(watch, p.number),
                 pool: p.pool,
                 upcalls: p.upcalls,
                 live: crate::exec::Live::default(),

@@ -107,6 +107,7 @@ pub(crate) fn switch(case: &str, count: u32) -> Arc<Ofproto> {
         link_up: true,
         speed_bps: 0,
         bfd: None,
+        lacp: None,
     });
     bridge.set_ports(bundles.collect(), ports.collect());
     of.publish();

@@ -5,6 +5,7 @@
 
 use super::{Bridge, BridgeConfig, Event};
 use crate::blocking::SlowMutex;
+use crate::bond::Bonds;
 use crate::dataplane::Dataplane;
 use crate::mac::MacTable;
 use crate::model::{CtTimeouts, Snapshot};
@@ -43,6 +44,7 @@ pub struct Ofproto {
     next_id: AtomicU64,
     meter_numbers: Mutex<MeterNumbers>,
     expired_ms: AtomicU64,
+    bonds: Arc<Bonds>,
     monitor: Monitor,
     sampling: Sampling,
 }
@@ -78,8 +80,10 @@ impl Ofproto {
     /// A switch without bridges. Make the datapath with its pipeline, then attach it.
     pub fn new(clock: Arc<Clock>) -> Arc<Self> {
         let dataplane = Arc::new(Dataplane::new(clock));
+        let bonds = Arc::new(Bonds::new(dataplane.clone()));
         Arc::new(Self {
-            monitor: Monitor::new(dataplane.clone()),
+            monitor: Monitor::new(dataplane.clone(), bonds.clone()),
+            bonds,
             dataplane,
             bridges: Mutex::default(),
             publishing: SlowMutex::default(),
@@ -93,6 +97,11 @@ impl Ofproto {
     /// BFD sessions that monitor ports.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor
+    }
+
+    /// Bonds and their LACP.
+    pub fn bonds(&self) -> &Bonds {
+        &self.bonds
     }
 
     /// Exporters of samples.
@@ -224,12 +233,21 @@ impl Ofproto {
         self.pipeline().underlay().deferred_work.register();
         self.bridges().iter().for_each(|b| b.do_deferred_work());
         self.send_neighbour_requests();
+        if self.bonds.take_stale()
+            && let Some(dp) = self.engine()
+        {
+            // Flows that the kernel forwards leave a member that has failed.
+            dp.observe_now();
+        }
         self.report_links();
+        self.send_learning_packets();
     }
 
-    /// Notifies controllers of ports that began or ceased to forward because of their BFD sessions.
+    /// Notifies controllers of ports that began or ceased to forward because of their BFD sessions
+    /// or of LACP.
     pub fn report_links(&self) {
-        for (bridge, port) in self.monitor.take_moved() {
+        let moved = self.monitor.take_moved().into_iter();
+        for (bridge, port) in moved.chain(self.bonds.take_moved()) {
             if let Some(bridge) = self.bridge_by_id(bridge) {
                 bridge.report_link(port);
             }

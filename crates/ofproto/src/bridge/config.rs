@@ -1,6 +1,7 @@
 //! The database's configuration of a bridge, its ports and its tables, as plain values.
 
 use crate::bfd_port::BfdPort;
+use crate::bond_port::{BondPort, LacpLink};
 use crate::model::{PriorityTags, VlanMode};
 use crate::sampling::IpfixConfig;
 use crate::tunnels::Tunnel;
@@ -123,6 +124,8 @@ pub struct PortBundleConfig {
     pub protected: bool,
     /// Queues, with the DSCP (six bits) of IP packets that leave by them.
     pub queue_dscp: Vec<(u32, u8)>,
+    /// The bond that the interfaces are, and their LACP.
+    pub bond: Option<BondPort>,
 }
 
 /// The port, peer or tunnel behind an interface.
@@ -161,6 +164,8 @@ pub struct PortConfig {
     pub speed_bps: u64,
     /// The BFD session that watches it.
     pub bfd: Option<BfdPort>,
+    /// The LACP that it speaks.
+    pub lacp: Option<LacpLink>,
 }
 
 /// One row of `Flow_Table`.

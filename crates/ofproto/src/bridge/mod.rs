@@ -19,6 +19,7 @@
 //! - flows to be learned ([`learn`]): `order`, `state` and `tables_in_use` are tried once each. With all
 //!   three, the worker adds the flow, which takes a few tree operations. It records that in the tables' logs
 //!   of changes, which takes no lock. Otherwise the flow goes into a queue of bounded length;
+//! - the published state of bonds ([`crate::bond`]), by reading;
 //! - log lines, rate-limited by an atomic and put into a queue that is never waited for.
 //!
 //! **Costs.** A strict flow mod is a hash lookup. A loose one, or an addition that must not overlap, is one
@@ -39,6 +40,7 @@ mod groups;
 mod handle;
 mod interned;
 mod learn;
+mod learning_packets;
 mod meters;
 mod mirrors;
 mod monitor;

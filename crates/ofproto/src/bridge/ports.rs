@@ -4,6 +4,7 @@ use super::bridges::PatchEnds;
 use super::port_views::PortViews;
 use super::{Bridge, BridgeState, Event, PortBundleConfig, PortChanged, PortConfig, PortTarget};
 use crate::bfd_port::BfdPort;
+use crate::bond_port::LacpLink;
 use crate::model::{self, Binding, BridgeView, Fragments, PortBundle, PortView, VlanSet, port_config};
 use crate::stats::Stats;
 use heddle_openflow::message::{self, PortDesc, PortFeatures, PortMod, PortReason, PortState as OfState};
@@ -16,7 +17,7 @@ pub(crate) struct PortState {
     pub(crate) config: PortConfig,
     /// [`port_config`] bits that controllers set (admin state aside, which is the device's).
     bits: u32,
-    /// The forwarding state of the session that watches it, as controllers know it.
+    /// The forwarding state of its BFD session and its LACP, as controllers know it.
     forwards: bool,
     pub(super) patch_rx: Arc<Stats>,
     pub(super) patch_tx: Arc<Stats>,
@@ -49,7 +50,9 @@ impl PortState {
 
     /// Takes over the forwarding state of its session.
     fn follow_session(&mut self) {
-        self.forwards = self.config.bfd.as_ref().is_none_or(BfdPort::is_forwarding);
+        let PortConfig { bfd, lacp, .. } = &self.config;
+        self.forwards = bfd.as_ref().is_none_or(BfdPort::is_forwarding)
+            && lacp.as_ref().is_none_or(LacpLink::is_forwarding);
     }
 
     /// Updates everything that depends on the port's configuration.
@@ -340,6 +343,7 @@ pub(super) fn bundle_view(b: &PortBundleConfig, ports: Vec<OfPort>) -> PortBundl
         protected: b.protected,
         queue_dscp: b.queue_dscp.clone(),
         ports,
+        bond: b.bond.clone(),
     }
 }
 
@@ -359,6 +363,7 @@ pub(super) fn port_view(p: &PortState, bundle: usize, ends: &PatchEnds) -> PortV
         config: bits(p),
         up: p.config.admin_up && p.config.link_up,
         bfd: p.config.bfd.clone(),
+        lacp: p.config.lacp.clone(),
         bundle,
         patch_rx: p.patch_rx.clone(),
         patch_tx: p.patch_tx.clone(),

@@ -81,6 +81,17 @@ impl MacTable {
         }
     }
 
+    /// Whether a gratuitous ARP from this address may be one that the switch itself has sent over a bond
+    /// shortly before. Never waits; in doubt it may be.
+    pub(crate) fn is_gratuitous_arp_locked(&self, key: MacKey, now_ms: u64) -> bool {
+        let Some(mut inner) = self.inner.try_lock() else {
+            return true;
+        };
+        inner
+            .get_mut(key)
+            .is_some_and(|node| now_ms < node.grat_arp_lock_ms)
+    }
+
     fn learn_locked(&self, inner: &mut Inner, l: Learn) -> Learned {
         let Some(node) = inner.get_mut(l.key) else {
             if inner.len() >= inner.config.max_entries && !self.make_room(inner) {

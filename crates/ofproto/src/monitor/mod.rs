@@ -1,4 +1,4 @@
-//! Protocols with timers that watch ports: BFD ([`heddle_bfd`]).
+//! Protocols with timers that watch ports: BFD ([`heddle_bfd`]), and bonds with LACP ([`crate::bond`]).
 //!
 //! **Problem.** A peer takes a path for broken when a few messages in a row are missing, after some tens of
 //! milliseconds. No other work of the switch may delay them: no bundle of a million rules, no storm of
@@ -31,6 +31,7 @@
 mod tests;
 
 use crate::bfd_port::{BfdPort, BfdState, Cookie};
+use crate::bond::Bonds;
 use crate::dataplane::Dataplane;
 use crate::parts::Part;
 use crate::xlate;
@@ -152,6 +153,7 @@ impl Pace {
 /// All sessions of the switch.
 pub struct Monitor {
     dataplane: Arc<Dataplane>,
+    bonds: Arc<Bonds>,
     sessions: Mutex<Sessions>,
     /// Held by the thread that runs it: the monitor's, or one that moves the clock.
     running: Mutex<Pace>,
@@ -160,9 +162,10 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    pub(crate) fn new(dataplane: Arc<Dataplane>) -> Self {
+    pub(crate) fn new(dataplane: Arc<Dataplane>, bonds: Arc<Bonds>) -> Self {
         Self {
             dataplane,
+            bonds,
             sessions: Mutex::default(),
             running: Mutex::default(),
             status_changed: AtomicBool::new(false),
@@ -220,6 +223,9 @@ impl Monitor {
 
     /// Whether any session's messages go through a device.
     pub fn has_devices(&self) -> bool {
+        if self.bonds.has_devices() {
+            return true;
+        }
         !self.is_empty() && self.sessions.lock().by_id.values().any(|e| e.port.dp.is_some())
     }
 
@@ -228,13 +234,14 @@ impl Monitor {
         self.n.load(Relaxed) == 0
     }
 
-    /// Whether the status of any session has changed since the last call.
+    /// Whether the status of any session or bond has changed since the last call.
     pub fn take_status_changed(&self) -> bool {
-        self.status_changed.swap(false, Relaxed)
+        let sessions = self.status_changed.swap(false, Relaxed);
+        self.bonds.take_status_changed() | sessions
     }
     /// Whether there is anything for [`Monitor::take_status_changed`].
     pub fn has_status_changed(&self) -> bool {
-        self.status_changed.load(Relaxed)
+        self.status_changed.load(Relaxed) || self.bonds.has_status_changed()
     }
 
     /// Ports whose sessions have changed their forwarding state since the last call.
@@ -290,6 +297,7 @@ impl Monitor {
             self.status_changed.store(true, Relaxed);
         }
         if change.moved {
+            self.bonds.touch();
             self.dataplane.wake_deferred_work();
         }
     }
@@ -309,6 +317,7 @@ impl Monitor {
             let late_ms = if wait { 0 } else { pace.late_ms(now_ms) };
             pace.wanted_ms = 0;
             let mut outgoing = Vec::new();
+            self.bonds.forgive(late_ms);
             let change = {
                 let mut all = self.sessions.lock();
                 all.forgive(late_ms, now_ms);
@@ -316,11 +325,22 @@ impl Monitor {
                 all.run(now_ms, self.dataplane.generations(), &mut outgoing, most)
             };
             self.report(change);
-            let idle = n == 0 && outgoing.is_empty();
+            let mut frames = Vec::new();
+            self.bonds
+                .run(now_ms, &mut frames, if wait { 1 } else { usize::MAX });
+            let idle = n == 0 && outgoing.is_empty() && frames.is_empty();
             for o in outgoing {
-                match self.send(&o, wait) {
+                let at = (o.port.bridge, o.port.no);
+                match self.send(at, &o.frame, o.oam, wait) {
                     Sent::Posted(posted) => pace.sent(posted, now_ms),
                     Sent::NoRoom => self.sessions.lock().unsent(o.id, now_ms),
+                    Sent::Done => {}
+                }
+            }
+            for f in frames {
+                match self.send((f.bridge, f.port), &f.frame, false, wait) {
+                    Sent::Posted(posted) => pace.sent(posted, now_ms),
+                    Sent::NoRoom => self.bonds.unsent(&f, now_ms),
                     Sent::Done => {}
                 }
             }
@@ -329,6 +349,7 @@ impl Monitor {
             }
         }
         let next_ms = self.sessions.lock().due.first().map(|(ms, _)| *ms);
+        let next_ms = next_ms.into_iter().chain(self.bonds.wake_ms()).min();
         pace.wanted_ms = next_ms.filter(|_| !wait).unwrap_or(0);
         next_ms
     }
@@ -341,6 +362,10 @@ impl Monitor {
             let taken = dp.take_control(BATCH, &mut |upcall| waiting.push(upcall));
             let mut all = self.sessions.lock();
             waiting.iter().for_each(|upcall| all.receive(upcall, now_ms));
+            drop(all);
+            waiting
+                .iter()
+                .for_each(|upcall| self.bonds.receive(upcall, now_ms));
             n += taken;
             if taken < BATCH {
                 break;
@@ -395,22 +420,19 @@ impl Monitor {
     }
 
     /// Sends a frame on its port, as a controller would have it sent.
-    fn send(&self, o: &Outgoing, wait: bool) -> Sent {
+    fn send(&self, (bridge, no): (u64, OfPort), frame: &[u8], oam: bool, wait: bool) -> Sent {
         let now_ms = self.dataplane.now_ms();
-        let packet = Packet::from_bytes(&o.frame);
+        let packet = Packet::from_bytes(frame);
         let mut key = FlowKey::default();
         extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
         key.in_port = xlate::key_port(OfPort::NONE);
         let mut actions = Vec::new();
-        if o.oam {
+        if oam {
             key.tun_flags |= tun_flag::OAM;
         }
-        actions.push(Action::Output {
-            port: o.port.no,
-            max_len: 0,
-        });
+        actions.push(Action::Output { port: no, max_len: 0 });
         let request = xlate::PacketOut {
-            bridge: o.port.bridge,
+            bridge,
             key: &key,
             actions: &actions,
             len: packet.len(),

@@ -45,6 +45,8 @@ pub(super) struct Output<'w> {
     is_slow: bool,
     /// The packet is a message for a BFD session of this switch.
     pub(super) is_bfd: bool,
+    /// The packet is a message for the LACP of this switch.
+    pub(super) is_lacp: bool,
     /// Whether there was a lookup in a table.
     pub(super) has_looked: bool,
     /// The packet as the last lookup in a table saw it; from the second lookup on.
@@ -63,7 +65,7 @@ const fn attr(payload: usize) -> usize {
 /// Size of an action as a list of netlink attributes, in bytes; masked sets have value and mask.
 fn size(action: &Action) -> usize {
     match action {
-        Action::Output(_) => attr(4),
+        Action::Output(_) | Action::LbOutput(_) => attr(4),
         Action::Userspace(_) => attr(attr(4) + attr(72)),
         Action::SetEth { .. } => attr(attr(2 * 12)),
         Action::SetIpv4 { .. } => attr(attr(2 * 12)),
@@ -154,6 +156,7 @@ impl<'w> Output<'w> {
             torn: false,
             is_slow: false,
             is_bfd: false,
+            is_lacp: false,
             has_looked: false,
             seen: None,
             sources: SmallVec::new(),

@@ -55,6 +55,7 @@ pub(crate) fn text(
     );
     let reasons = [
         (outcome.is_bfd, "Consists of BFD packets"),
+        (outcome.is_lacp, "Consists of LACP packets"),
         (outcome.is_slow, "Uses action(s) not supported by datapath"),
     ];
     let reasons = reasons.iter().filter(|(is, _)| *is).map(|(_, why)| why);

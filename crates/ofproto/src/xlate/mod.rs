@@ -65,6 +65,7 @@ mod vlan;
 pub(crate) use ctx::{key_port, of_port};
 pub use limits::XlateError;
 pub use meta::PacketInMeta;
+pub(crate) use normal::tags_on_output;
 pub(crate) use resume::{continuation_of, frozen_of};
 pub use run::{Outcome, PacketOut};
 

@@ -7,11 +7,12 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::features::Feature;
 use crate::model::{Binding, PortView, port_config};
-use heddle_datapath_api::Action as DpAction;
+use heddle_datapath_api::{Action as DpAction, LbOutput};
 use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;
 use heddle_tunnel::config::PacketMode;
+use std::sync::Arc;
 
 impl Ctx<'_> {
     /// `output:port`. `may_packet_in` counts for TABLE only.
@@ -120,6 +121,12 @@ impl Ctx<'_> {
 
     /// Outputs the packet as it is on a port of this bridge.
     pub(super) fn output_to(&mut self, port: Port, last: bool) {
+        self.output_by(port, None, last);
+    }
+
+    /// Outputs the packet as it is on a port of this bridge. With the buckets of a bond, of which the port is
+    /// a member, the datapath chooses the member.
+    pub(super) fn output_by(&mut self, port: Port, table: Option<Arc<LbOutput>>, last: bool) {
         if !self.step() {
             return;
         }
@@ -178,7 +185,8 @@ impl Ctx<'_> {
                     self.out.emit(DpAction::TunnelPop(pop));
                 } else {
                     self.snoop(port);
-                    self.out.emit(DpAction::Output(*no));
+                    self.out
+                        .emit(table.map_or(DpAction::Output(*no), DpAction::LbOutput));
                 }
                 self.mirror_egress(port.bundle);
             }

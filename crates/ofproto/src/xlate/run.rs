@@ -43,6 +43,8 @@ pub struct Outcome {
     pub error: Option<XlateError>,
     /// The packet is a message for a BFD session that monitors a port.
     pub is_bfd: bool,
+    /// The packet is a message for the LACP of a port.
+    pub is_lacp: bool,
     /// In Open vSwitch, its slow path would handle the packet.
     pub is_slow: bool,
     /// The packet as the pipeline saw it first (OpenFlow input port).
@@ -60,6 +62,7 @@ pub(crate) fn run(input: &Input<'_>, report: Option<&mut Report>, out: &mut Tran
     translate(input, report, out, |c| Outcome {
         error: c.out.error,
         is_bfd: c.out.is_bfd,
+        is_lacp: c.out.is_lacp,
         is_slow: c.out.is_slow(),
         initial,
         last: *c.flow,

@@ -3,6 +3,7 @@
 
 mod args;
 mod bfd;
+mod bonds;
 mod bridge;
 mod ct;
 mod diagnostics;
@@ -44,6 +45,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
         switch,
     };
     bfd::register(&commands);
+    bonds::register(&commands);
     bridge::register(&commands);
     ct::register(&commands);
     dpctl::register(&commands);

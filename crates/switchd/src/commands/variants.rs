@@ -65,8 +65,7 @@ pub(super) fn register(c: &Commands<'_>) {
     c.add("dpif-netdev/bond-show", "[dp]", (0, 1), |s, args| {
         match args.first() {
             Some(name) if !dpctl::is_known(s, name) => Err(dpctl::UNKNOWN.into()),
-            // There are no bonds in the datapath: a bond sends on its first member.
-            _ => Ok(String::new()),
+            _ => Ok(s.ofproto.bonds().show_buckets()),
         }
     });
     // The kernel's datapath is not used.

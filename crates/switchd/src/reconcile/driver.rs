@@ -111,11 +111,15 @@ impl<'a> Driver<'a> {
     async fn follow(&mut self) -> anyhow::Result<()> {
         let switch = self.switch.clone();
         let filters = switch.clone();
-        let mut links = links::watch_links(move |ifindex| {
+        let released = move |ifindex| {
             if let Some(filters) = filters.ingress.get() {
                 filters.put_back(ifindex);
             }
-        });
+        };
+        // A bond does not wait for the devices to be read.
+        let bonds = switch.clone();
+        let carrier = move |name: &str, up| bonds.ofproto.bonds().set_carrier(name, up);
+        let mut links = links::watch_links(released, carrier);
         let mut requests = self.switch.take_device_reads().context("two reconcilers")?;
         let mut waiting_callers: Vec<DeviceReadRequest> = Vec::new();
         let mut refresh = tokio::time::interval(REFRESH);

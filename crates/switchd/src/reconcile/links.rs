@@ -16,10 +16,14 @@ const WAIT_MS: i32 = 500;
 /// notices it never does, and devices are only read at intervals.
 ///
 /// `released` is called with the index of each device whose filter was removed ([`LinkEvent::Released`]).
-pub(super) fn watch_links(released: impl Fn(u32) + Send + 'static) -> watch::Receiver<()> {
+/// `carrier` is called with the name of each device that has changed, and whether it may forward.
+pub(super) fn watch_links(
+    released: impl Fn(u32) + Send + 'static,
+    carrier: impl Fn(&str, bool) + Send + 'static,
+) -> watch::Receiver<()> {
     let (sender, receiver) = watch::channel(());
     let thread = std::thread::Builder::new().name("links".into()).spawn(move || {
-        if let Err(error) = listen(&sender, released) {
+        if let Err(error) = listen(&sender, released, carrier) {
             log::warn!(target: "bridge", "no notices of network devices ({})", errno_text(&error));
         }
     });
@@ -29,7 +33,11 @@ pub(super) fn watch_links(released: impl Fn(u32) + Send + 'static) -> watch::Rec
     receiver
 }
 
-fn listen(sender: &watch::Sender<()>, released: impl Fn(u32)) -> io::Result<()> {
+fn listen(
+    sender: &watch::Sender<()>,
+    released: impl Fn(u32),
+    carrier: impl Fn(&str, bool),
+) -> io::Result<()> {
     let mut events = LinkEvents::new()?;
     let mut epoll = Epoll::new(1)?;
     epoll.add(events.as_raw_fd(), 0)?;
@@ -39,7 +47,15 @@ fn listen(sender: &watch::Sender<()>, released: impl Fn(u32)) -> io::Result<()> 
         for event in if ready { events.read()? } else { Vec::new() } {
             match event {
                 LinkEvent::Released { ifindex } => released(ifindex),
-                LinkEvent::Changed(_) | LinkEvent::Gone(_) | LinkEvent::Lost => changed = true,
+                LinkEvent::Changed(device) => {
+                    carrier(&device.name, device.up && device.lower_up);
+                    changed = true;
+                }
+                LinkEvent::Gone(device) => {
+                    carrier(&device.name, false);
+                    changed = true;
+                }
+                LinkEvent::Lost => changed = true,
             }
         }
         if changed {

@@ -32,6 +32,7 @@ pub(in crate::bridge) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
         link_up: true,
         speed_bps: 0,
         bfd: None,
+        lacp: None,
     });
     let bundles = (1..10).map(|n| PortBundleConfig {
         name: format!("p{n}"),

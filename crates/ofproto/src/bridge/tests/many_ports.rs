@@ -33,6 +33,7 @@ fn port(no: u32) -> PortConfig {
         link_up: true,
         speed_bps: 0,
         bfd: None,
+        lacp: None,
     }
 }
 

@@ -423,6 +423,7 @@ pub(super) fn port(no: u32, name: &str) -> PortConfig {
         link_up: true,
         speed_bps: 0,
         bfd: None,
+        lacp: None,
     }
 }
 

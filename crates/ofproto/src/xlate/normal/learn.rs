@@ -39,7 +39,12 @@ impl Ctx<'_> {
         if key.is_multicast() || self.at.is_flood_vlan(vlan) || self.flow.packet_type != 0 {
             return;
         }
-        let (port, bond) = (of_port(self.flow.in_port), bundle.ports.len() > 1);
+        // Stations are behind the bond, whichever member their packets take.
+        let bond = bundle.ports.len() > 1;
+        let port = match bundle.ports.first() {
+            Some(first) if bond => *first,
+            _ => of_port(self.flow.in_port),
+        };
         let bridge = self.at.bridge;
         let table = &bridge.mac;
         // Read first: an entry that is removed from here on moves the slot.

@@ -3,6 +3,7 @@
 //! Tags of the packet become the VLANs that it is in ([`xvlan::Tags::on_input`]). Its source is learned there
 //! ([`learn`]), and its destination is looked up there. For each output, the VLANs become tags again.
 
+mod bond;
 mod input;
 mod learn;
 mod xvlan;
@@ -16,6 +17,7 @@ use heddle_openflow::Port;
 use heddle_wire::eth::is_vlan;
 pub(super) use input::{InBundle, is_reserved};
 pub(super) use xvlan::Tags;
+pub(crate) use xvlan::tags_on_output;
 
 impl Ctx<'_> {
     /// The NORMAL port.
@@ -85,6 +87,10 @@ impl Ctx<'_> {
             self.trace.detail("packet has reserved destination MAC, dropping");
             return None;
         }
+        if from.bundle().is_some_and(|b| !self.is_admissible(b, vlan)) {
+            self.out.drop_hint.get_or_insert(DropReason::NoBondMember);
+            return None;
+        }
         let gratuitous = self.is_gratuitous_arp();
         self.learn_source(&from, vlan, gratuitous);
         self.forward(&from, &vlans)
@@ -150,10 +156,16 @@ impl Ctx<'_> {
             self.out.mask.0.vlans[1].tci = u16::MAX;
         }
         let tags = vlans.on_output(to, self.flow.vlans[0]);
-        let Some(port) = to.ports.first() else { return };
+        if to.ports.is_empty() {
+            return;
+        }
+        let Some(egress) = self.bundle_egress(to, &tags) else {
+            self.out.drop_hint.get_or_insert(DropReason::NoBondMember);
+            return;
+        };
         let old = self.flow.vlans;
         tags.put(&mut self.flow, to.priority_tags);
-        self.output_to(*port, false);
+        self.output_by(egress.port, egress.table, false);
         self.flow.vlans = old;
     }
 }

@@ -149,3 +149,21 @@ impl Tags {
         }
     }
 }
+
+/// The tags with which a packet in this VLAN (0: none) leaves a bundle. `None`: the bundle does not carry it.
+pub(crate) fn tags_on_output(to: &PortBundle, vlan: u16) -> Option<Vec<Vlan>> {
+    let mut vlans = Tags::default();
+    vlans.0[0] = Tag {
+        tpid: eth::VLAN,
+        vid: vlan,
+        pcp: 0,
+    };
+    if !vlans.are_in(to) {
+        return None;
+    }
+    let mut key = FlowKey::default();
+    vlans
+        .on_output(to, Vlan::default())
+        .put(&mut key, to.priority_tags);
+    Some(key.vlans.into_iter().filter(|v| v.present()).collect())
+}

@@ -152,6 +152,7 @@ impl Lab {
                     config: b.config.get(&p).copied().unwrap_or(0),
                     up: !b.down.contains(&p),
                     bfd: b.bfd_ports.get(&p).cloned(),
+                    lacp: None,
                     bundle,
                     patch_rx: b.patch_stats.clone(),
                     patch_tx: b.patch_stats.clone(),

@@ -1,5 +1,6 @@
 //! Tests of translation as a whole: bridges of a few ports, random rules, random packets.
 
+mod bonds;
 mod bounds;
 mod ct;
 mod encap;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use heddle_datapath_api::{MeterConfig, PortNo};
 use heddle_ofproto::Ofproto;
 use heddle_ofproto::bfd_port::BfdPort;
+use heddle_ofproto::bond::BondPort;
 use heddle_ofproto::bridge::{PortConfig, PortTarget};
 use heddle_ofproto::monitor::WatchedPort;
 use heddle_ofproto::tunnels::Tunnel;
@@ -105,8 +106,18 @@ impl Iface {
         }
     }
 
-    /// The interface's configuration for OpenFlow.
-    pub(super) fn config(&self) -> PortConfig {
+    /// Whether LACP has a partner on it; `None` without LACP.
+    pub(in crate::reconcile) fn lacp_current(&self, of: &Ofproto) -> Option<bool> {
+        of.bonds().lacp_current(&self.port, self.no)
+    }
+
+    /// The session that watches it.
+    pub(super) fn bfd_port(&self) -> Option<BfdPort> {
+        self.session.bfd.clone()
+    }
+
+    /// The interface's configuration for OpenFlow; `bond`: of its port.
+    pub(super) fn config(&self, bond: Option<&BondPort>) -> PortConfig {
         PortConfig {
             no: self.no,
             name: self.name.clone(),
@@ -122,6 +133,7 @@ impl Iface {
             link_up: self.status.link_up,
             speed_bps: self.status.speed_bps,
             bfd: self.session.bfd.clone(),
+            lacp: bond.and_then(|b| b.lacp_link(self.no)),
         }
     }
 

@@ -6,6 +6,7 @@
 //! [`BridgeReconciler::configure`]. [`BridgeReconciler::refresh`] reads the devices about once a second.
 
 mod address;
+mod bonds;
 mod egress;
 mod iface;
 mod make;
@@ -31,6 +32,7 @@ use heddle_stream::Passive;
 use super::desired::{BridgeRow, InterfaceRow, Smap};
 use super::environment::Environment;
 use super::tunnels::Tunnels;
+use bonds::ConfiguredBond;
 use numbers::Numbers;
 
 /// One bridge that exists.
@@ -52,6 +54,8 @@ pub(super) struct BridgeReconciler {
     configured: Option<(BridgeConfig, BTreeMap<u8, TableConfig>)>,
     /// The bundles and ports that OpenFlow last received.
     pushed: Option<(Vec<PortBundleConfig>, Vec<PortConfig>)>,
+    /// Bonds by port.
+    bonds: BTreeMap<String, ConfiguredBond>,
     /// Packets that its mirrors had copied when that was last written.
     mirrored: u64,
     pub(super) controllers: Controllers,
@@ -79,6 +83,7 @@ impl BridgeReconciler {
             min_mtu: None,
             configured: None,
             pushed: None,
+            bonds: BTreeMap::new(),
             mirrored: 0,
             listeners: BTreeMap::new(),
         }
@@ -102,6 +107,7 @@ impl BridgeReconciler {
 
     /// Removes all interfaces for good.
     pub(super) fn remove(&mut self, env: &Environment, tunnels: &mut Tunnels) {
+        self.forget_bonds(&env.switch.ofproto, &BTreeMap::new());
         for iface in std::mem::take(&mut self.ifaces).into_values() {
             self.remove_iface(iface, env, tunnels);
         }
@@ -109,6 +115,7 @@ impl BridgeReconciler {
 
     /// Lets go of all interfaces, whose devices another process has from now on.
     pub(super) fn take_down(&mut self, env: &Environment, tunnels: &mut Tunnels) {
+        self.forget_bonds(&env.switch.ofproto, &BTreeMap::new());
         for iface in std::mem::take(&mut self.ifaces).into_values() {
             self.take_iface_down(&iface, env, tunnels);
         }
@@ -158,24 +165,41 @@ impl BridgeReconciler {
             let settings = self.row.interface(&iface.name).map(|(_, row)| &row.bfd);
             iface.follow_session(settings.unwrap_or(&Smap::default()), of, self.bridge.id);
         }
+        let bonds = self.follow_bonds(of);
         let with_members: BTreeSet<&str> = self.ifaces.values().map(|i| i.port.as_str()).collect();
         let bundles: Vec<PortBundleConfig> = self
             .row
             .ports
             .values()
             .filter(|p| with_members.contains(p.name.as_str()))
-            .map(|p| p.bundle.clone())
+            .map(|p| PortBundleConfig {
+                bond: bonds.get(&p.name).cloned(),
+                ..p.bundle.clone()
+            })
             .collect();
-        let ports: Vec<PortConfig> = self.ifaces.values().map(Iface::config).collect();
+        let ports: Vec<PortConfig> = self
+            .ifaces
+            .values()
+            .map(|i| i.config(bonds.get(&i.port)))
+            .collect();
         let now = Some((bundles.clone(), ports.clone()));
         if self.pushed == now {
             return;
         }
         self.bridge.set_ports(bundles, ports);
+        self.forget_bonds(of, &bonds);
         // Addresses learned in VLANs that a port has left would misforward packets.
         let before = std::mem::replace(&mut self.pushed, now);
         let before = before.iter().flat_map(|(bundles, _)| bundles);
-        let changed = before.filter(|old| self.row.ports.get(&old.name).is_some_and(|p| p.bundle != **old));
+        // A bond is of no account: its members carry the same VLANs.
+        let bare = |b: &PortBundleConfig| PortBundleConfig {
+            bond: None,
+            ..b.clone()
+        };
+        let changed = before.filter(|old| {
+            let row = self.row.ports.get(&old.name);
+            row.is_some_and(|p| p.bundle != bare(old))
+        });
         for old in changed {
             for iface in self.ifaces.values().filter(|i| i.port == old.name) {
                 self.bridge.mac.flush_port(iface.no);

@@ -37,8 +37,9 @@ impl BridgeRow {
     pub(super) fn read(db: &Db, row: &Row) -> BridgeRow {
         let name = text(row, "name");
         let mut ports = BTreeMap::new();
+        let floods_vlans = !value(row.ints("flood_vlans")).is_empty();
         for port in db.referenced(row, "ports", "Port") {
-            let port = PortRow::read(db, port);
+            let port = PortRow::read(db, port, floods_vlans);
             if ports.contains_key(&port.name) {
                 log::warn!(target: "bridge", "bridge {name}: {} specified twice as bridge port", port.name);
             } else {

@@ -4,6 +4,7 @@
 //! name) is left out with a warning. A value that makes no sense gets its default, with a warning where Open
 //! vSwitch gives one.
 
+mod bond;
 mod bridge;
 mod controller;
 mod datapath;

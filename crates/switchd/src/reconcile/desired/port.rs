@@ -1,6 +1,7 @@
 //! Rows of `Port` and `Interface`.
 
 use heddle_datapath_api::{MeterAction, MeterBand, MeterConfig};
+use heddle_ofproto::bond::BondConfig;
 use heddle_ofproto::bridge::PortBundleConfig;
 use heddle_ofproto::model::{PriorityTags, VlanMode};
 use heddle_openflow::Port as OfPort;
@@ -8,7 +9,7 @@ use heddle_ovsdb::{Db, Row, Uuid};
 use heddle_port::QosConfig;
 
 use super::bridge::vlans;
-use super::{Smap, opt_text, text, value};
+use super::{Smap, bond, opt_text, text, value};
 use crate::reconcile::mac::parse_mac;
 
 /// A port: one interface, or several in a bond.
@@ -19,6 +20,8 @@ pub(in crate::reconcile) struct PortRow {
     pub(in crate::reconcile) name: String,
     pub(in crate::reconcile) interfaces: Vec<InterfaceRow>,
     pub(in crate::reconcile) bundle: PortBundleConfig,
+    /// The bond that the interfaces are, and their LACP.
+    pub(in crate::reconcile) bond: Option<BondConfig>,
     /// The address that the port lends to the bridge, in place of its interface's.
     pub(in crate::reconcile) mac: Option<[u8; 6]>,
     /// Limits of the port's output.
@@ -50,15 +53,18 @@ pub(in crate::reconcile) struct InterfaceRow {
 }
 
 impl PortRow {
-    pub(super) fn read(db: &Db, row: &Row) -> PortRow {
+    /// `floods_vlans`: the bridge has VLANs that flood.
+    pub(super) fn read(db: &Db, row: &Row, floods_vlans: bool) -> PortRow {
         let name = text(row, "name");
+        let interfaces: Vec<InterfaceRow> = db
+            .referenced(row, "interfaces", "Interface")
+            .into_iter()
+            .map(|i| InterfaceRow::read(i))
+            .collect();
         PortRow {
             uuid: Some(row.uuid()),
-            interfaces: db
-                .referenced(row, "interfaces", "Interface")
-                .into_iter()
-                .map(|i| InterfaceRow::read(i))
-                .collect(),
+            bond: bond::read(row, &name, interfaces.len(), floods_vlans),
+            interfaces,
             bundle: PortBundleConfig {
                 queue_dscp: queue_dscp(db, row),
                 ..bundle(row, &name)
@@ -93,6 +99,7 @@ impl PortRow {
                 name: name.to_owned(),
                 ..PortBundleConfig::default()
             },
+            bond: None,
             mac: None,
             qos: None,
             fake_bridge: false,
@@ -143,6 +150,7 @@ fn bundle(row: &Row, name: &str) -> PortBundleConfig {
         },
         protected: value(row.bool("protected")),
         queue_dscp: Vec::new(),
+        bond: None,
     }
 }
 

@@ -17,8 +17,6 @@ enum Condition {
     Any,
     /// A column with this text.
     Text(&'static str),
-    /// A column with another text than this one.
-    NotText(&'static str),
     /// A false boolean.
     ColumnFalse,
     /// The key is there, in the map of the column.
@@ -61,7 +59,7 @@ const SETTINGS: &[Setting] = &[
     ("Bridge", "sflow", Condition::Any, Level::Warn, "no sFlow samples are sent; use ipfix"),
     ("Bridge", "auto_attach", Condition::Any, Level::Warn, "no mappings are requested"),
     ("Bridge", OTHER, Condition::Key("in-band-queue"), Level::Info, "there is no in-band control"),
-    ("Port", "lacp", Condition::NotText("off"), Level::Warn, "no LACP is spoken: the partner may leave the link down"),
+    ("Port", OTHER, Condition::Key("bond-miimon-interval"), Level::Info, "the kernel reports a link's changes at once"),
     ("Port", "bond_fake_iface", Condition::Column, Level::Info, "no device stands for the bond"),
     ("Interface", "cfm_mpid", Condition::Any, Level::Warn, "no continuity checks are sent"),
     ("Interface", "lldp", Condition::KeyIs("enable", "true"), Level::Warn, "no LLDP is sent"),
@@ -102,14 +100,6 @@ pub(in crate::reconcile) fn list(db: &Db, top: &Row) -> Vec<WithoutEffect> {
                     "Port" => db.referenced(row, "interfaces", "Interface"),
                     _ => Vec::new(),
                 };
-                if interfaces.len() > 1 {
-                    all.push(WithoutEffect {
-                        place: place("Port", row),
-                        setting: "interfaces".to_owned(),
-                        effect: "there are no bonds: all its packets leave by one interface",
-                        level: Level::Warn,
-                    });
-                }
                 interfaces.iter().for_each(|i| of_row("Interface", i, &mut all));
             }
         }
@@ -153,7 +143,6 @@ fn name_if_set(row: &Row, column: &str, condition: Condition) -> Option<String> 
         Condition::Any => yes(row.datum(column).is_ok_and(|d| !d.is_empty())),
         Condition::ColumnFalse => yes(matches!(row.opt_bool(column), Ok(Some(false)))),
         Condition::Text(wanted) => yes(opt_text(row, column).is_some_and(|t| t == wanted)),
-        Condition::NotText(default) => yes(opt_text(row, column).is_some_and(|t| t != default)),
         Condition::Key(key) => of_key(key, &|_| true),
         Condition::KeyIs(key, wanted) => of_key(key, &|v| v.eq_ignore_ascii_case(wanted)),
         Condition::KeyNot(key, default) => of_key(key, &|v| v != default),

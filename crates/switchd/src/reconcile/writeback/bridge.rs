@@ -4,6 +4,7 @@ use heddle_ovsdb::{Columns, Datum, Txn};
 
 use super::{Report, report};
 use crate::reconcile::bridge::BridgeReconciler;
+use crate::reconcile::mac::mac_text;
 
 /// `Bridge.status`: a program in the kernel forwards flows of the bridge's `system` ports. `heddle-cni` reads
 /// it. No controller writes this column.
@@ -25,6 +26,15 @@ impl Report<'_> {
             .with("datapath_version", "<built-in>")
             .with("status", Datum::map(offloaded));
         report(txn.update_changed(row, &columns));
+        for port in bridge.row.ports.values() {
+            let row = port.uuid.and_then(|uuid| self.db.row("Port", uuid));
+            if let Some(row) = row
+                && let Some(mac) = self.switch.ofproto.bonds().active_mac(&port.name)
+            {
+                let columns = Columns::new().with("bond_active_slave", mac_text(mac));
+                report(txn.update_changed(row, &columns));
+            }
+        }
     }
 
     /// Writes a controller's state when it changes, and the ages in it only if `ages`.

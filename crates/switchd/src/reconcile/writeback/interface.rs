@@ -49,6 +49,7 @@ const STATE: &[&str] = &[
     "mac_in_use",
     "ifindex",
     "bfd_status",
+    "lacp_current",
 ];
 
 fn up_down(up: bool) -> &'static str {
@@ -98,7 +99,11 @@ impl Report<'_> {
             .with("mac_in_use", mac_text(status.mac))
             .with("ifindex", status.ifindex)
             .with("status", Datum::map(known))
-            .with("bfd_status", Datum::map(session.into_iter().flatten()));
+            .with("bfd_status", Datum::map(session.into_iter().flatten()))
+            .with(
+                "lacp_current",
+                Datum::optional(iface.lacp_current(&self.switch.ofproto)),
+            );
         if all || row.datum("statistics").is_ok_and(Datum::is_empty) {
             columns.set("statistics", self.statistics(bridge, iface));
         }
