@@ -130,8 +130,8 @@ pub(crate) fn cost(bytes: usize) -> usize {
 /// "Congestion experienced" in the ECN bits (RFC 3168).
 const CE: u8 = 3;
 
-/// ECN bits to set in a packet whose fragments have these: CE if one has it. `None`: senders of some fragments
-/// take part in ECN and others do not, so they are of different packets (RFC 3168, 5.3, as in Linux).
+/// ECN bits to set in a packet whose fragments have these: CE if one has it. `None`: some fragments have ECN
+/// and others do not, so they are of different packets (RFC 3168, 5.3, as in Linux).
 fn joined_ecn(of_fragments: impl Iterator<Item = u8>) -> Option<u8> {
     let (mut some_with, mut some_without, mut joined) = (false, false, 0);
     for ecn in of_fragments {

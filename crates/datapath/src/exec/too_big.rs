@@ -25,8 +25,8 @@ const TTL: u8 = 64;
 
 /// Replaces the packet by an ICMP error to its sender, with the packet's destination as source. `None`: no
 /// error may be sent. Examples are an IPv4 packet without DF, a fragment, another ICMP error, a multicast
-/// address, wrong lengths, and an MTU below the minimum. `frame_len`: the longest frame that the path carries,
-/// bytes.
+/// address, wrong lengths, and an MTU below the minimum. `frame_len` is the length in bytes of the longest
+/// frame that the path carries.
 pub(super) fn replace(p: &mut Packet, meta: &mut Meta, frame_len: u16) -> Option<()> {
     let l3 = usize::from(meta.l3);
     if meta.packet_type != packet_type::ETHERNET || l3 > MAX_L2 || meta.l4 == u16::MAX {

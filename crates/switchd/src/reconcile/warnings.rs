@@ -27,7 +27,7 @@ const NUMBERS: [(&str, u64, &str); 13] = [
     (globals::KERNEL_CONNTRACK_LIMIT, u32::MAX as u64, "65536"),
 ];
 /// Switches, and the value that replaces a text that is neither true nor false.
-const SWITCHES: [(&str, bool); 12] = [
+const SWITCHES: [(&str, bool); 13] = [
     ("pmd-auto-lb", false),
     ("pmd-rxq-isolate", true),
     ("pmd-perf-metrics", false),
