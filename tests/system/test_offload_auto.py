@@ -75,7 +75,7 @@ def scenario_on_with_nothing_set(lab):
     assert is_on(sw) and not is_on(sw, "br1")
     lab.net.ping(c, "10.2.0.2", count=5)
     assert forwarded(lab, sw, c, "10.2.0.2") == 0
-    assert "input port is not one of the back end's" in sw.appctl("heddle/offload", "in_port=vc") or "no cached" in sw.appctl("heddle/offload", "in_port=vc")
+    assert "input port is not offloaded" in sw.appctl("heddle/offload", "in_port=vc") or "no cached" in sw.appctl("heddle/offload", "in_port=vc")
     assert "hdm" in lab.net.ip(sw.netns, "-br", "link")
     # Each flow is listed once, without a word about its place.
     settled(lab, sw, a)
@@ -204,6 +204,14 @@ def scenario_what_others_do_to_packets_that_leave(lab):
     lab.net.run(sw.netns, "tc", "qdisc", "del", "dev", "br0", "root")
     wait_for("br0 to be offloaded", lambda: "port br0" not in sw.appctl("heddle/offload"), SOON)
     settled(lab, sw, a, "10.1.0.100")
+    # Rates are the workers' work.
+    for set_it, end, why in (
+            (("set", "interface", "va", "ingress_policing_rate=100000"), ("set", "interface", "va", "ingress_policing_rate=0"), "ingress policing"),
+            (("set", "port", "va", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-noop"), ("clear", "port", "va", "qos"), "QoS (linux-noop)")):
+        sw.vsctl(*set_it)
+        wait_for(why, lambda: f"port va stays with workers: it has {why}" in sw.appctl("heddle/offload"), SOON)
+        sw.vsctl(*end)
+        wait_for("va to be offloaded", lambda: "port va" not in sw.appctl("heddle/offload"), SOON)
 
 
 def scenario_without_the_right(lab):

@@ -54,6 +54,8 @@ struct Inner {
     stats: Stats,
     /// Packets that ports received and sent in the back end, with the index of their devices.
     ports: HashMap<PortNo, (u32, PortCounts)>,
+    /// Ports that the switch does not offer to the back end: name and reason.
+    kept_ports: Vec<(String, String)>,
     /// `None`: it has no connections.
     conns: Option<Conns>,
     /// Flows of an earlier process stay, although changes are confirmed.
@@ -175,6 +177,7 @@ impl Offload {
             crowded: false,
             stats: Stats::default(),
             ports: HashMap::new(),
+            kept_ports: Vec::new(),
             conns,
             hold_adopted: false,
             paused: false,
@@ -184,6 +187,10 @@ impl Offload {
     /// These are the ports now: flows of those that changed are installed anew, or for the first time.
     pub fn set_ports(&self, ports: &[PortLink]) {
         self.0.lock().set_ports(ports);
+    }
+    /// Ports that the back end is not to have, to be shown: name and reason.
+    pub fn set_kept_ports(&self, kept: Vec<(String, String)>) {
+        self.0.lock().kept_ports = kept;
     }
     /// The offload state of a flow.
     pub fn explain(&self, id: FlowId) -> Explained {
@@ -200,9 +207,12 @@ impl Offload {
         };
         (inner.backend.name(), stats, inner.backend.stats())
     }
-    /// Ports that the back end leaves to workers: name and reason.
+    /// Ports that are left to workers, by the switch or by the back end: name and reason.
     pub fn left_ports(&self) -> Vec<(String, String)> {
-        self.0.lock().backend.left_ports()
+        let inner = self.0.lock();
+        let mut all = inner.kept_ports.clone();
+        all.extend(inner.backend.left_ports());
+        all
     }
     /// Number of waiting flows by reason, in descending order.
     pub fn waiting(&self) -> Vec<(Why, usize)> {

@@ -52,11 +52,11 @@ impl fmt::Display for Why {
             Why::Tunnel(what) => return write!(f, "its tunnel {what}"),
             Why::TooManyActions => "it has too many actions",
             Why::TooManyMasks => "its input port has too many masks",
-            Why::InPort => "its input port is not one of the back end's",
+            Why::InPort => "its input port is not offloaded",
             Why::LeftPort => {
                 "its input port is left to workers (the first lines of heddle offload have the reason)"
             }
-            Why::OutPort => "an output port is not one of the back end's",
+            Why::OutPort => "an output port is not offloaded",
             Why::Paused => "a capture is under way, which sees packets of workers",
             Why::Full => "the back end is full of heavier flows",
             Why::Refused(errno) => {

@@ -103,11 +103,7 @@ impl Offloading {
         let of = |b: &BridgeReconciler| -> Vec<_> {
             // Workers enforce rates and queues, and offloaded packets bypass workers: ports with limits of
             // either kind stay with workers.
-            let limited = |name: &str| {
-                let rows = b.row.interface(name);
-                rows.is_none_or(|(port, row)| port.qos.is_some() || !row.policing.is_empty())
-            };
-            let free = b.ifaces.values().filter(|i| !limited(&i.name));
+            let free = b.ifaces.values().filter(|i| limit_of(b, &i.name).is_none());
             free.filter_map(|i| Some((i.name.clone(), i.status.clone(), i.device()?)))
                 .map(|(name, status, (device, no))| {
                     // An internal port in a pod's namespace is not here.
@@ -131,6 +127,12 @@ impl Offloading {
         }
         ports.sort_by_key(|p| p.no);
         offload.set_ports(&ports);
+        let taken = bridges.values().filter(|b| diverter.takes(&b.row.datapath_type));
+        let kept = taken.flat_map(|b| {
+            let names = b.ifaces.keys();
+            names.filter_map(|name| Some((name.clone(), limit_of(b, name)??)))
+        });
+        offload.set_kept_ports(kept.collect());
         offload.hold_adopted(globals.restore_wait);
         if !globals.restore_wait && self.began.is_some_and(|began| began.elapsed() >= CONFIRM_TIMEOUT) {
             self.began = None;
@@ -184,4 +186,14 @@ fn start(choice: Choice) -> Option<Ebpf> {
             None
         }
     }
+}
+/// The limit of a port's rate or its queues, in words. `Some(None)`: it has no row any more.
+fn limit_of(bridge: &BridgeReconciler, name: &str) -> Option<Option<String>> {
+    let Some((port, row)) = bridge.row.interface(name) else {
+        return Some(None);
+    };
+    if let Some(qos) = &port.qos {
+        return Some(Some(format!("it has QoS ({})", qos.kind)));
+    }
+    (!row.policing.is_empty()).then(|| Some("it has ingress policing".to_owned()))
 }
