@@ -1,7 +1,7 @@
 //! Frames around control messages (RFC 5881 §4, §5).
 
 use crate::message::MESSAGE_LEN;
-use heddle_wire::eth::{Ethernet, ethertype};
+use heddle_wire::eth::{self, Ethernet, ethertype};
 use heddle_wire::ip::Ipv4;
 use heddle_wire::{Be16, Be32, IntoBytes as _, checksum, l4, split};
 use std::net::Ipv4Addr;
@@ -16,8 +16,6 @@ const UDP: u8 = 17;
 pub(crate) const TTL: u8 = 255;
 /// Internetwork control.
 const TOS: u8 = 0xc0;
-/// Maximum number of VLAN tags that are skipped.
-const MAX_TAGS: usize = 4;
 
 /// Addresses and source port of a frame; source before destination.
 pub(crate) struct Ends {
@@ -71,16 +69,7 @@ pub struct Udp<'a> {
 /// The UDP packet to port [`UDP_PORT`] in a frame, which may be cut after it. `None`: there is none, its
 /// lengths exceed the bytes that are there, or it is a later fragment.
 pub fn udp_of(frame: &[u8]) -> Option<Udp<'_>> {
-    let (eth, mut rest) = split::<Ethernet>(frame)?;
-    let mut ty = eth.ethertype.get();
-    for _ in 0..MAX_TAGS {
-        if !matches!(ty, ethertype::VLAN | ethertype::QINQ) {
-            break;
-        }
-        let (_tci, behind) = split::<Be16>(rest)?;
-        let (inner, behind) = split::<Be16>(behind)?;
-        (ty, rest) = (inner.get(), behind);
-    }
+    let (ty, rest) = eth::payload(frame)?;
     if ty != ethertype::IP {
         return None;
     }

@@ -1,8 +1,8 @@
 //! Frames around messages.
 
 use crate::info::{PDU_LEN, Pdu};
-use heddle_wire::eth::{Ethernet, ethertype};
-use heddle_wire::{Be16, IntoBytes as _, split};
+use heddle_wire::eth::{Ethernet, payload};
+use heddle_wire::{Be16, IntoBytes as _};
 
 /// EtherType of the slow protocols (IEEE 802.3 annex 57A).
 pub const ETHERTYPE: u16 = 0x8809;
@@ -10,9 +10,6 @@ pub const ETHERTYPE: u16 = 0x8809;
 pub const DESTINATION: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x02];
 /// Bytes of a frame that carries a message.
 pub const FRAME_LEN: usize = 14 + PDU_LEN;
-
-/// Maximum number of VLAN tags that are skipped.
-const MAX_TAGS: usize = 4;
 
 /// Builds a frame with this message.
 pub fn frame(src: [u8; 6], pdu: &Pdu) -> Vec<u8> {
@@ -29,15 +26,6 @@ pub fn frame(src: [u8; 6], pdu: &Pdu) -> Vec<u8> {
 
 /// The payload of a frame of the slow protocols, behind VLAN tags. `None`: the frame is another one.
 pub fn payload_of(frame: &[u8]) -> Option<&[u8]> {
-    let (eth, mut rest) = split::<Ethernet>(frame)?;
-    let mut ty = eth.ethertype.get();
-    for _ in 0..MAX_TAGS {
-        if !matches!(ty, ethertype::VLAN | ethertype::QINQ) {
-            break;
-        }
-        let (_tci, behind) = split::<Be16>(rest)?;
-        let (inner, behind) = split::<Be16>(behind)?;
-        (ty, rest) = (inner.get(), behind);
-    }
+    let (ty, rest) = payload(frame)?;
     (ty == ETHERTYPE).then_some(rest)
 }

@@ -1,6 +1,6 @@
 //! Ethernet (IEEE 802.3), VLAN tags (802.1Q), LLC and SNAP (802.2), MPLS label stack entries (RFC 3032).
 
-use crate::{Be16, Be32, views};
+use crate::{Be16, Be32, split, views};
 
 /// EtherTypes.
 pub mod ethertype {
@@ -84,6 +84,25 @@ impl MplsLse {
 /// Whether an EtherType announces a VLAN tag.
 pub const fn is_vlan(ethertype: u16) -> bool {
     matches!(ethertype, ethertype::VLAN | ethertype::QINQ)
+}
+
+/// Maximum number of VLAN tags that [`payload`] skips.
+const MAX_TAGS: usize = 4;
+
+/// The EtherType of an Ethernet frame behind its VLAN tags, and the bytes behind it. `None`: the frame is too
+/// short. With more than four tags, the EtherType is a tag's.
+pub fn payload(frame: &[u8]) -> Option<(u16, &[u8])> {
+    let (eth, mut rest) = split::<Ethernet>(frame)?;
+    let mut ty = eth.ethertype.get();
+    for _ in 0..MAX_TAGS {
+        if !is_vlan(ty) {
+            break;
+        }
+        let (_tci, behind) = split::<Be16>(rest)?;
+        let (inner, behind) = split::<Be16>(behind)?;
+        (ty, rest) = (inner.get(), behind);
+    }
+    Some((ty, rest))
 }
 
 /// Whether an EtherType announces an MPLS label stack.
