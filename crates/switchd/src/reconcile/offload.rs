@@ -14,8 +14,7 @@ use heddle_datapath_api::Engine;
 use heddle_offload::{Ebpf, Offload, Policy, PortLink};
 
 use super::Bridges;
-use super::bridge::BridgeReconciler;
-use super::desired::BridgeRow;
+use super::desired::{BridgeRow, InterfaceRow, PortRow};
 use super::globals::Globals;
 use super::offload_choice::{Choice, Diverter};
 use super::taps::Taps;
@@ -99,40 +98,35 @@ impl Offloading {
         let (Some(offload), Some(diverter)) = (self.offload.clone(), &self.diverter) else {
             return;
         };
-        let mut ports: Vec<PortLink> = Vec::new();
-        let of = |b: &BridgeReconciler| -> Vec<_> {
-            // Workers enforce rates and queues, and offloaded packets bypass workers: ports with limits of
-            // either kind stay with workers.
-            let free = b.ifaces.values().filter(|i| limit_of(b, &i.name).is_none());
-            free.filter_map(|i| Some((i.name.clone(), i.status.clone(), i.device()?)))
-                .map(|(name, status, (device, no))| {
-                    // An internal port in a pod's namespace is not here.
-                    let internal = device.kind() == "internal" && device.is_here();
-                    let can = internal || device.kind() == "system";
-                    (name, status, can.then_some(internal), no)
-                })
-                .collect()
-        };
+        let (mut ports, mut kept) = (Vec::new(), Vec::new());
         let taken = bridges.values().filter(|b| diverter.takes(&b.row.datapath_type));
-        for (name, status, internal, no) in taken.flat_map(of) {
-            if let Some(internal) = internal.filter(|_| status.ifindex != 0) {
+        for (bridge, iface) in taken.flat_map(|b| b.ifaces.values().map(move |i| (b, i))) {
+            let Some((port, row)) = bridge.row.interface(&iface.name) else {
+                continue;
+            };
+            // Workers enforce rates and queues, and offloaded packets bypass workers.
+            if let Some(limit) = limit_of(port, row) {
+                kept.push((iface.name.clone(), limit));
+                continue;
+            }
+            let Some((device, no)) = iface.device() else {
+                continue;
+            };
+            // An internal port in a pod's namespace is not here.
+            let internal = device.kind() == "internal" && device.is_here();
+            if (internal || device.kind() == "system") && iface.status.ifindex != 0 {
                 ports.push(PortLink {
                     no,
-                    name,
-                    ifindex: status.ifindex,
-                    mtu: status.mtu,
+                    name: iface.name.clone(),
+                    ifindex: iface.status.ifindex,
+                    mtu: iface.status.mtu,
                     internal,
                 });
             }
         }
         ports.sort_by_key(|p| p.no);
         offload.set_ports(&ports);
-        let taken = bridges.values().filter(|b| diverter.takes(&b.row.datapath_type));
-        let kept = taken.flat_map(|b| {
-            let names = b.ifaces.keys();
-            names.filter_map(|name| Some((name.clone(), limit_of(b, name)??)))
-        });
-        offload.set_kept_ports(kept.collect());
+        offload.set_kept_ports(kept);
         offload.hold_adopted(globals.restore_wait);
         if !globals.restore_wait && self.began.is_some_and(|began| began.elapsed() >= CONFIRM_TIMEOUT) {
             self.began = None;
@@ -187,13 +181,9 @@ fn start(choice: Choice) -> Option<Ebpf> {
         }
     }
 }
-/// The limit of a port's rate or its queues, in words. `Some(None)`: it has no row any more.
-fn limit_of(bridge: &BridgeReconciler, name: &str) -> Option<Option<String>> {
-    let Some((port, row)) = bridge.row.interface(name) else {
-        return Some(None);
-    };
-    if let Some(qos) = &port.qos {
-        return Some(Some(format!("it has QoS ({})", qos.kind)));
-    }
-    (!row.policing.is_empty()).then(|| Some("it has ingress policing".to_owned()))
+/// The limit of a port's rates, or its queues, in words.
+fn limit_of(port: &PortRow, row: &InterfaceRow) -> Option<String> {
+    let policed = (!row.policing.is_empty()).then(|| "it has ingress policing".to_owned());
+    let qos = port.qos.as_ref().map(|qos| format!("it has QoS ({})", qos.kind));
+    qos.or(policed)
 }
