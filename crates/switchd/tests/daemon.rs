@@ -151,6 +151,7 @@ fn detach_talk_exit() {
     );
     let pid = lab.pid();
     let names = [
+        "heddle-samples.sock".into(),
         format!("heddled.{pid}.ctl"),
         "heddled.pid".into(),
         // The list of the daemon's sockets, for the next one.
