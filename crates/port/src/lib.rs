@@ -4,11 +4,13 @@
 //! and admin state. A [`RxQueue`] or [`TxQueue`] belongs to one worker at a time and is all that the fast
 //! path sees: no lock, no allocation, no clock.
 
+mod afxdp;
 mod drops;
 pub mod dummy;
 pub mod gro;
 mod guest;
 mod limit;
+mod netdev;
 pub mod qos;
 pub mod segment;
 pub mod sum;
@@ -19,6 +21,7 @@ mod tunnel;
 pub mod types;
 mod virtio;
 
+pub use afxdp::AfxdpPort;
 pub use dummy::DummyPort;
 pub use guest::vduse::VduseContext;
 pub use guest::vhost::{VhostContext, open_vhost, socket_dir};

@@ -32,8 +32,9 @@ mod steer;
 mod tests;
 mod tx;
 
+use crate::netdev::Netdev;
 use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
-use heddle_sys::{LinkCtl, OuterFilter, PacketSocket, QueueCounts, RxRing, TapQueue};
+use heddle_sys::{OuterFilter, PacketSocket, QueueCounts, RxRing, TapQueue};
 pub use ingress::IngressFilters;
 use ingress::VlanSet;
 use parking_lot::Mutex;
@@ -73,8 +74,7 @@ const HOST_STACK_KEY: &str = "heddle_host_stack";
 
 /// A port on an existing network device.
 pub struct SystemPort {
-    name: String,
-    link: LinkCtl,
+    netdev: Netdev,
     divert: Option<Arc<dyn Divert>>,
     filters: Option<Arc<IngressFilters>>,
     /// VLANs that have a device of their own.
@@ -90,7 +90,7 @@ pub struct SystemPort {
 impl std::fmt::Debug for SystemPort {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SystemPort")
-            .field("name", &self.name)
+            .field("name", &self.netdev.name)
             .finish_non_exhaustive()
     }
 }
@@ -116,25 +116,24 @@ impl SystemPort {
     /// [`PortError::Sys`]: no such device, no permission. [`PortError::Config`]: it is a loopback device, or
     /// its frames are not Ethernet's.
     pub fn open(name: &str) -> Result<Self, PortError> {
-        let link = LinkCtl::new().map_err(|e| PortError::open(name, e))?;
-        let index = link.ifindex(name).map_err(|e| PortError::open(name, e))?;
-        may_be_a_port(&link, name)?;
+        let netdev = Netdev::open(name)?;
+        let index = netdev.ifindex()?;
         // A missing privilege is reported here and not later.
         let senders = Senders::new(index).map_err(|e| PortError::open(name, e))?;
-        let port = Self {
-            name: name.to_owned(),
-            link,
+        let first = netdev.read(&PortStatus::default());
+        Ok(Self {
+            netdev,
             divert: None,
             filters: None,
             vlans: Arc::default(),
             ready: None,
             senders: Arc::new(senders),
-            state: Mutex::default(),
+            state: Mutex::new(Sockets {
+                last: first,
+                ..Sockets::default()
+            }),
             qos: Mutex::default(),
-        };
-        let first = port.read(&PortStatus::default());
-        port.state.lock().last = first;
-        Ok(port)
+        })
     }
 
     /// Sets the program's part that diverts received packets, if there is one.
@@ -166,7 +165,7 @@ impl SystemPort {
             s.set_filter(&filter)?;
         }
         state.outer = Some(filter);
-        if let Ok(index) = self.link.ifindex(&self.name) {
+        if let Ok(index) = self.netdev.link.ifindex(&self.netdev.name) {
             self.hold(&mut state, index);
         }
         Ok(())
@@ -175,16 +174,16 @@ impl SystemPort {
     /// Keeps packets that the device receives from the host's stack, or returns why it cannot.
     fn hold(&self, state: &mut Sockets, index: u32) {
         let Some(filters) = &self.filters else { return };
-        let failed = filters.hold(&self.name, index, state.outer.as_ref()).err();
+        let failed = filters.hold(&self.netdev.name, index, state.outer.as_ref()).err();
         if let Some(why) = failed.as_ref().filter(|why| state.not_held.as_ref() != Some(why)) {
             log::warn!(
                 target: "netdev_linux",
                 "{}: the host's own stack gets a copy of every packet that this port receives ({why})",
-                self.name
+                self.netdev.name
             );
         }
         state.not_held = failed;
-        filters.look(&self.name, &self.vlans, state.diverted.is_some());
+        filters.look(&self.netdev.name, &self.vlans, state.diverted.is_some());
     }
 
     /// Uses receiving sockets that were made before, as long as there are some.
@@ -196,7 +195,7 @@ impl SystemPort {
     /// The queue of a diverted device, or none. An error: another program has the device, and both would
     /// forward its packets.
     fn divert(&self, index: u32) -> io::Result<Option<Box<dyn RxQueue>>> {
-        let name = &self.name;
+        let name = &self.netdev.name;
         let Some(divert) = &self.divert else {
             return Ok(None);
         };
@@ -231,7 +230,7 @@ impl SystemPort {
             s.set_filter(filter)?;
         }
         let ring = ring
-            .inspect_err(|e| log::info!(target: "netdev_linux", "{}: no receive ring ({e})", self.name))
+            .inspect_err(|e| log::info!(target: "netdev_linux", "{}: no receive ring ({e})", self.netdev.name))
             .ok();
         s.bind(index)?;
         if outer.is_none() {
@@ -241,36 +240,6 @@ impl SystemPort {
             s.join_fanout(group)?;
         }
         Ok((Arc::new(s), ring))
-    }
-
-    /// The device's present status; a value that the device does not report is kept from `last`.
-    fn read(&self, last: &PortStatus) -> PortStatus {
-        let (link, name) = (&self.link, self.name.as_str());
-        let mut now = last.clone();
-        let Ok(index) = link.ifindex(name) else {
-            now.ifindex = 0;
-            now.admin_up = false;
-            now.link_up = false;
-            return now;
-        };
-        if index != now.ifindex {
-            let driver = link.driver(name).unwrap_or_default();
-            now.extra = vec![
-                ("driver_name".into(), driver.name),
-                ("driver_version".into(), driver.version),
-                ("firmware_version".into(), driver.firmware),
-            ];
-        }
-        now.ifindex = index;
-        now.mac = link.mac(name).unwrap_or(now.mac);
-        now.mtu = link.mtu(name).unwrap_or(now.mtu);
-        now.admin_up = link.flags(name).is_ok_and(|f| f.up);
-        now.link_up = link.carrier(name).unwrap_or(false);
-        if let Ok(speed) = link.speed(name) {
-            now.speed_bps = u64::from(speed.mbps.unwrap_or(0)) * 1_000_000;
-            now.full_duplex = speed.full_duplex;
-        }
-        now
     }
 
     /// Leads the open sockets to the device's new index.
@@ -294,14 +263,14 @@ impl SystemPort {
 
 impl Port for SystemPort {
     fn name(&self) -> &str {
-        &self.name
+        &self.netdev.name
     }
     fn kind(&self) -> &'static str {
         "system"
     }
     fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
-        let fail = |e| PortError::open(&self.name, e);
-        let index = self.link.ifindex(&self.name).map_err(fail)?;
+        let fail = |e| PortError::open(&self.netdev.name, e);
+        let index = self.netdev.ifindex()?;
         let mut state = self.state.lock();
         state.diverted = None;
         // Before the first packet can come.
@@ -311,7 +280,7 @@ impl Port for SystemPort {
             state.receivers.clear();
             state.stale = false;
             if let Some(filters) = &self.filters {
-                filters.look(&self.name, &self.vlans, true);
+                filters.look(&self.netdev.name, &self.vlans, true);
             }
             return Ok(vec![queue]);
         }
@@ -343,7 +312,7 @@ impl Port for SystemPort {
         true
     }
     fn open_tx(&self, _worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(SystemTx::new(Arc::clone(&self.senders), &self.name)))
+        Ok(Box::new(SystemTx::new(Arc::clone(&self.senders), &self.netdev.name)))
     }
     fn qos_types(&self) -> &'static [&'static str] {
         qos::TYPES
@@ -358,7 +327,7 @@ impl Port for SystemPort {
             }
         };
         let done = self.qos.lock().set(device, wanted);
-        done.map_err(|e| PortError::sys(format!("could not set QoS of {}", self.name), e))
+        done.map_err(|e| PortError::sys(format!("could not set QoS of {}", self.netdev.name), e))
     }
     fn qos(&self) -> Option<QosConfig> {
         self.qos.lock().shown()
@@ -368,7 +337,7 @@ impl Port for SystemPort {
     }
     fn status(&self) -> PortStatus {
         let mut state = self.state.lock();
-        let mut now = self.read(&state.last);
+        let mut now = self.netdev.read(&state.last);
         if now.ifindex != 0 && now.ifindex != state.last.ifindex {
             self.hold(&mut state, now.ifindex);
             self.rebind(&mut state, now.ifindex);
@@ -382,7 +351,7 @@ impl Port for SystemPort {
             state.stale |= divert.changed(now.ifindex, state.diverted.is_some());
         }
         if let Some(filters) = &self.filters
-            && !filters.look(&self.name, &self.vlans, state.diverted.is_some())
+            && !filters.look(&self.netdev.name, &self.vlans, state.diverted.is_some())
             && now.ifindex != 0
             && state.not_held.is_none()
         {
@@ -406,16 +375,13 @@ impl Port for SystemPort {
         now
     }
     fn set_mtu(&self, mtu: u32) -> Result<(), PortError> {
-        let done = self.link.set_mtu(&self.name, mtu);
-        done.map_err(|e| PortError::sys(format!("could not set MTU of {} to {mtu}", self.name), e))
+        self.netdev.set_mtu(mtu)
     }
     fn set_mac(&self, mac: [u8; 6]) -> Result<(), PortError> {
-        let done = self.link.set_mac(&self.name, mac);
-        done.map_err(|e| PortError::sys(format!("could not set hardware address of {}", self.name), e))
+        self.netdev.set_mac(mac)
     }
     fn set_admin(&self, up: bool) -> Result<(), PortError> {
-        let done = self.link.set_up(&self.name, up);
-        done.map_err(|e| PortError::sys(format!("could not set flags of {}", self.name), e))
+        self.netdev.set_admin(up)
     }
     fn stale(&self) -> bool {
         self.state.lock().stale
@@ -423,10 +389,10 @@ impl Port for SystemPort {
     fn forget(&self) {
         self.qos.lock().end();
         if let (Some(divert), Some(index)) = (&self.divert, self.state.lock().diverted.take()) {
-            divert.release(&self.name, index);
+            divert.release(&self.netdev.name, index);
         }
         if let Some(filters) = &self.filters {
-            filters.release(&self.name);
+            filters.release(&self.netdev.name);
         }
     }
     fn steer(&self, cpus: &[usize]) {
@@ -441,28 +407,12 @@ impl Port for SystemPort {
             .iter()
             .any(|(k, v)| k == "driver_name" && v == "veth");
         if veth {
-            state.steering.set(&self.name, cpus);
+            state.steering.set(&self.netdev.name, cpus);
         }
     }
     fn as_any(&self) -> &dyn std::any::Any {
         self
     }
-}
-
-/// Refuses devices that would take sent packets in and give nothing sensible back. The words begin as Open
-/// vSwitch's do.
-fn may_be_a_port(link: &LinkCtl, name: &str) -> Result<(), PortError> {
-    let refused = |why| {
-        let text = format!("could not add network device {name} to ofproto (Invalid argument: {why})");
-        Err(PortError::Config(text))
-    };
-    if link.flags(name).is_ok_and(|f| f.loopback) {
-        return refused("a loopback device cannot be a port");
-    }
-    if link.is_ethernet(name).is_ok_and(|yes| !yes) {
-        return refused("its frames have no Ethernet header");
-    }
-    Ok(())
 }
 
 /// A fanout group number that no other port of this process uses. Groups are per network namespace, so the

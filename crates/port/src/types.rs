@@ -6,7 +6,7 @@
 use crate::guest::vduse::{VduseContext, is_vduse, open_vduse};
 use crate::guest::vhost::{VhostContext, open_vhost};
 use crate::{
-    Birthplace, Divert, DummyPort, IngressFilters, KeptTaps, MarkPrograms, Port, PortError, Receivers,
+    AfxdpPort, Birthplace, Divert, DummyPort, IngressFilters, KeptTaps, MarkPrograms, Port, PortError, Receivers,
     SystemPort, dummy, tap,
 };
 use heddle_tunnel::TunnelType;
@@ -202,7 +202,15 @@ const fn tunnel(name: &'static str, ty: TunnelType) -> PortType {
 
 /// All types, in order of their names.
 #[rustfmt::skip]
-pub static TYPES: [PortType; 21] = [
+pub static TYPES: [PortType; 23] = [
+    // A network device of the host, past its stack.
+    PortType {
+        name: "afxdp", make: Make::Device(|r| Ok(Arc::new(AfxdpPort::open(r.name, r.options)?))),
+        kernel: true, max_rxq: Some(AfxdpPort::MAX_RXQ), ..PLAIN
+    },
+    PortType {
+        name: "afxdp-nonpmd", make: Make::As("afxdp"), kernel: true, max_rxq: Some(AfxdpPort::MAX_RXQ), ..PLAIN
+    },
     tunnel("bareudp", TunnelType::Bareudp),
     PortType { name: "dpdkvhostuser", ..VHOST },
     PortType { name: "dpdkvhostuserclient", make: Make::Device(client), ..VHOST },

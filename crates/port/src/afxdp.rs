@@ -1,0 +1,263 @@
+//! `afxdp` ports: a network device whose packets come into this process's memory past the host's stack.
+//!
+//! Each receive queue is a socket that is bound to one queue of the device; it sends, too. Workers that share
+//! a transmit queue lock it, once a burst. The device's other queues, if there are some, stay with the host's
+//! stack.
+//!
+//! AF_XDP has no segmentation offload: GSO packets are cut before they are sent. The kernel fills checksums in
+//! where it copies packets; a zero-copy driver does not, so the switch does.
+//!
+//! All queues are opened together, in the best mode that all of them have. They are opened again when their
+//! number, the options or the device change; packets that are in the old rings are lost then.
+
+mod options;
+mod queues;
+#[cfg(test)]
+mod tests;
+
+use crate::netdev::Netdev;
+use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
+use heddle_xsk::{MAX_QUEUES, Program, Queue, QueueConfig, Rx, Tx};
+use options::{Mode, Options};
+use parking_lot::Mutex;
+use queues::{AfxdpRx, AfxdpTx, Senders};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Frames of a queue in each direction, of 4 KiB: a burst of 2 MB may come while the worker is elsewhere.
+const FRAMES: u32 = 2048;
+
+/// A port on a network device, through AF_XDP.
+#[derive(Debug)]
+pub struct AfxdpPort {
+    netdev: Netdev,
+    senders: Arc<Senders>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    options: Options,
+    device: Option<Device>,
+    last: PortStatus,
+    /// Options or device have changed since the queues were opened.
+    stale: bool,
+    /// Losses of queues that are closed.
+    lost: u64,
+    /// Why there are no queues.
+    failure: Option<String>,
+}
+
+/// The opened queues of a device.
+#[derive(Debug)]
+struct Device {
+    ifindex: u32,
+    mode: Mode,
+    queues: Vec<Queue>,
+    /// Receiving halves that no worker has yet.
+    unused: Vec<Rx>,
+    _program: Program,
+}
+
+impl AfxdpPort {
+    /// Maximum number of receive queues.
+    pub const MAX_RXQ: usize = MAX_QUEUES as usize;
+
+    /// Opens device `name`.
+    ///
+    /// # Errors
+    /// [`PortError::Sys`]: no such device. [`PortError::Config`]: options that make no sense, or the device
+    /// cannot be opened in this way; the text has the reason.
+    pub fn open(name: &str, options: &BTreeMap<String, String>) -> Result<Self, PortError> {
+        let netdev = Netdev::open(name)?;
+        let options_read = Options::parse(name, options)?;
+        let n = options.get("n_rxq").and_then(|n| n.parse().ok()).unwrap_or(1);
+        let port = Self {
+            state: Mutex::new(State {
+                options: options_read,
+                device: None,
+                last: netdev.read(&PortStatus::default()),
+                stale: false,
+                lost: 0,
+                failure: None,
+            }),
+            senders: Arc::default(),
+            netdev,
+        };
+        port.open_device(&mut port.state.lock(), n)?;
+        Ok(port)
+    }
+
+    /// Opens `n` queues of the device, in place of those that are open.
+    fn open_device(&self, state: &mut State, n: usize) -> Result<(), PortError> {
+        self.senders.set(Vec::new());
+        state.lost += state.device.as_ref().map_or(0, losses);
+        state.device = None;
+        state.stale = false;
+        let opened = self.try_modes(state.options, n.clamp(1, Self::MAX_RXQ) as u32);
+        state.failure = opened.as_ref().err().map(ToString::to_string);
+        let (device, senders) = opened?;
+        self.senders.set(senders);
+        state.device = Some(device);
+        Ok(())
+    }
+
+    fn try_modes(&self, options: Options, n: u32) -> Result<(Device, Vec<Tx>), PortError> {
+        let name = &self.netdev.name;
+        let ifindex = self.netdev.ifindex()?;
+        let refused = |why: String| PortError::Config(format!("could not open network device {name} ({why})"));
+        let there = device_queues(name);
+        if options.first_queue + n > there {
+            return Err(refused(format!(
+                "it has {there} receive queues, and n_rxq={n} from start-qid={} on needs more: ethtool -L {name} \
+                 combined N",
+                options.first_queue
+            )));
+        }
+        let mut reasons = Vec::new();
+        for mode in options.modes() {
+            match open_in(ifindex, mode, options, n) {
+                Ok(opened) => {
+                    if there > n {
+                        log::warn!(target: "netdev_afxdp",
+                            "{name}: the host's stack gets packets of {} of its {there} receive queues: set \
+                             options:n_rxq, or ethtool -L {name} combined {n}", there - n);
+                    }
+                    log::info!(target: "netdev_afxdp", "{name}: {n} queues in mode {}", mode.name());
+                    return Ok(opened);
+                }
+                Err(why) => reasons.push(format!("{}: {why}", mode.name())),
+            }
+        }
+        Err(refused(reasons.join("; ")))
+    }
+}
+
+/// The number of receive queues of a device.
+fn device_queues(name: &str) -> u32 {
+    let Ok(queues) = std::fs::read_dir(format!("/sys/class/net/{name}/queues")) else {
+        return 1;
+    };
+    let names = queues.flatten().map(|q| q.file_name());
+    names.filter(|q| q.as_encoded_bytes().starts_with(b"rx-")).count() as u32
+}
+
+/// Opens `n` queues in a mode.
+///
+/// # Errors
+/// One sentence.
+fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device, Vec<Tx>), String> {
+    let mut program = Program::attach(ifindex, mode != Mode::Generic)?;
+    let (mut queues, mut unused, mut senders) = (Vec::new(), Vec::new(), Vec::new());
+    for queue in options.first_queue..options.first_queue + n {
+        let config = QueueConfig {
+            ifindex,
+            queue,
+            frames: FRAMES,
+            zero_copy: mode == Mode::ZeroCopy,
+            need_wakeup: options.need_wakeup,
+        };
+        let (opened, rx, tx) = Queue::open(config)
+            .map_err(|e| format!("queue {queue}: {}", heddle_sys::errno_text(&e)))?;
+        program.lead(queue, &opened)?;
+        queues.push(opened);
+        unused.push(rx);
+        senders.push(tx);
+    }
+    let device = Device {
+        ifindex,
+        mode,
+        queues,
+        unused,
+        _program: program,
+    };
+    Ok((device, senders))
+}
+
+/// Packets that the kernel lost before a queue saw them.
+fn losses(device: &Device) -> u64 {
+    let all = device.queues.iter().filter_map(|q| q.losses().ok());
+    all.map(|l| l.rx_dropped + l.rx_ring_full).sum()
+}
+
+impl Port for AfxdpPort {
+    fn name(&self) -> &str {
+        &self.netdev.name
+    }
+    fn kind(&self) -> &'static str {
+        "afxdp"
+    }
+    fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
+        let mut state = self.state.lock();
+        let ready = |d: &Device| d.unused.len() == n && d.queues.len() == n;
+        if state.stale || !state.device.as_ref().is_some_and(ready) {
+            self.open_device(&mut state, n)?;
+        }
+        let unused = state.device.as_mut().map(|d| std::mem::take(&mut d.unused));
+        let queues = unused.into_iter().flatten().map(AfxdpRx::new);
+        Ok(queues.map(|q| Box::new(q) as Box<dyn RxQueue>).collect())
+    }
+    fn open_tx(&self, worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
+        Ok(Box::new(AfxdpTx::new(Arc::clone(&self.senders), worker)))
+    }
+    fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
+        let wanted = Options::parse(&self.netdev.name, options)?;
+        let mut state = self.state.lock();
+        state.stale |= wanted != state.options;
+        state.options = wanted;
+        Ok(())
+    }
+    fn status(&self) -> PortStatus {
+        let mut state = self.state.lock();
+        let mut now = self.netdev.read(&state.last);
+        if now.ifindex != 0 && state.device.as_ref().is_some_and(|d| d.ifindex != now.ifindex) {
+            state.stale = true;
+        }
+        if now.link_up != state.last.link_up {
+            now.link_resets += 1;
+        }
+        now.rx_dropped = state.lost + state.device.as_ref().map_or(0, losses);
+        now.extra.retain(|(key, _)| key != "xdp-mode");
+        now.extra
+            .extend(state.device.as_ref().map(|d| ("xdp-mode".into(), d.mode.name().into())));
+        now.error = state.failure.clone();
+        self.senders.set_up(now.admin_up);
+        state.last = now.clone();
+        now
+    }
+    fn set_mtu(&self, mtu: u32) -> Result<(), PortError> {
+        self.netdev.set_mtu(mtu)
+    }
+    fn set_mac(&self, mac: [u8; 6]) -> Result<(), PortError> {
+        self.netdev.set_mac(mac)
+    }
+    fn set_admin(&self, up: bool) -> Result<(), PortError> {
+        self.netdev.set_admin(up)
+    }
+    fn statistics(&self) -> Vec<(String, u64)> {
+        let state = self.state.lock();
+        let queues = state.device.iter().flat_map(|d| d.queues.iter().enumerate());
+        let all = queues.filter_map(|(i, q)| {
+            let losses = q.losses().ok()?;
+            Some([
+                (format!("xsk_queue_{i}_rx_dropped"), losses.rx_dropped),
+                (format!("xsk_queue_{i}_rx_invalid_descs"), losses.rx_invalid),
+                (format!("xsk_queue_{i}_tx_invalid_descs"), losses.tx_invalid),
+                (format!("xsk_queue_{i}_rx_ring_full"), losses.rx_ring_full),
+                (format!("xsk_queue_{i}_fill_ring_empty"), losses.fill_ring_empty),
+            ])
+        });
+        all.flatten().collect()
+    }
+    fn stale(&self) -> bool {
+        self.state.lock().stale
+    }
+    fn forget(&self) {
+        let mut state = self.state.lock();
+        self.senders.set(Vec::new());
+        state.device = None;
+    }
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}

@@ -1,0 +1,191 @@
+//! The queues of an `afxdp` port.
+
+use crate::drops::Drops;
+use crate::{RxQueue, TxCounts, TxQueue, WakeFd, segment};
+use heddle_packet::{Burst, Csum, Packet, Pool};
+use heddle_xsk::{Refused, Rx, RxFaults, Tx};
+use parking_lot::Mutex;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// A receive queue.
+#[derive(Debug)]
+pub(super) struct AfxdpRx {
+    rx: Rx,
+    /// Faults that are in `drops` already.
+    counted: RxFaults,
+    drops: Drops,
+}
+
+impl AfxdpRx {
+    pub(super) fn new(rx: Rx) -> Self {
+        Self {
+            rx,
+            counted: RxFaults::default(),
+            drops: Drops::new(),
+        }
+    }
+
+    #[cold]
+    fn count(&mut self, now: RxFaults) {
+        let before = std::mem::replace(&mut self.counted, now);
+        self.drops.add("runt", now.runt - before.runt);
+        self.drops.add("too-long", now.too_long - before.too_long);
+        let bad = now.bad_descriptor - before.bad_descriptor;
+        self.drops.add("bad-descriptor", bad);
+    }
+}
+
+impl RxQueue for AfxdpRx {
+    fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
+        let n = self.rx.rx(pool, burst);
+        if self.rx.faults() != self.counted {
+            self.count(self.rx.faults());
+        }
+        n
+    }
+    fn complete(&mut self) {
+        self.rx.complete();
+    }
+    fn wake_fd(&self) -> Option<WakeFd> {
+        Some(WakeFd(self.rx.as_raw_fd()))
+    }
+    fn arm(&mut self) -> bool {
+        self.rx.push_sends();
+        self.rx.has_packet()
+    }
+    fn dropped(&self) -> &[(&'static str, u64)] {
+        self.drops.all()
+    }
+}
+
+/// The sending halves of a port's queues, which its workers share.
+#[derive(Debug)]
+pub(super) struct Senders {
+    slots: Vec<Mutex<Option<Tx>>>,
+    /// The number of slots in use.
+    n: AtomicUsize,
+    /// The device is administratively up.
+    up: AtomicBool,
+}
+
+impl Default for Senders {
+    fn default() -> Self {
+        Self {
+            slots: (0..super::AfxdpPort::MAX_RXQ).map(|_| Mutex::new(None)).collect(),
+            n: AtomicUsize::new(0),
+            up: AtomicBool::new(true),
+        }
+    }
+}
+
+impl Senders {
+    /// Replaces all halves. Packets that workers send meanwhile are dropped.
+    pub(super) fn set(&self, halves: Vec<Tx>) {
+        // Relaxed, as all below: the slots' locks order what they protect.
+        self.n.store(halves.len(), Ordering::Relaxed);
+        let mut halves = halves.into_iter();
+        for slot in &self.slots {
+            let old = std::mem::replace(&mut *slot.lock(), halves.next());
+            drop(old); // this may close a socket
+        }
+    }
+    pub(super) fn set_up(&self, up: bool) {
+        self.up.store(up, Ordering::Relaxed);
+    }
+    fn slot(&self, worker: usize) -> Option<&Mutex<Option<Tx>>> {
+        let index = worker.checked_rem(self.n.load(Ordering::Relaxed))?;
+        self.slots.get(index)
+    }
+}
+
+/// A worker's transmit queue.
+#[derive(Debug)]
+pub(super) struct AfxdpTx {
+    senders: Arc<Senders>,
+    worker: usize,
+}
+
+impl AfxdpTx {
+    pub(super) fn new(senders: Arc<Senders>, worker: usize) -> Self {
+        Self { senders, worker }
+    }
+}
+
+impl TxQueue for AfxdpTx {
+    fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        let mut counts = TxCounts::default();
+        if !self.senders.up.load(Ordering::Relaxed) {
+            // The kernel would keep the packets until the device is up, and send them then.
+            counts.down += packets.len() as u64;
+            return counts;
+        }
+        let Some(slot) = self.senders.slot(self.worker) else {
+            counts.nowhere += packets.len() as u64;
+            return counts;
+        };
+        let mut slot = slot.lock();
+        let Some(tx) = slot.as_mut() else {
+            counts.nowhere += packets.len() as u64;
+            return counts;
+        };
+        for packet in packets {
+            let finished = match packet.offload.csum {
+                Csum::Partial { .. } => tx.fills_checksums(),
+                _ => true,
+            };
+            let result = if finished && packet.offload.gso.is_none() {
+                push(tx, packet)
+            } else {
+                push_finished(tx, pool, packet)
+            };
+            count(&mut counts, packet, result);
+        }
+        if tx.flush().is_err() {
+            log::debug!(target: "netdev_afxdp", per_min = 5, burst = 5; "packets wait for the device");
+        }
+        counts
+    }
+}
+
+/// Why a packet was not sent.
+enum Failure {
+    Refused(Refused),
+    /// It cannot be cut.
+    Malformed,
+}
+
+fn count(counts: &mut TxCounts, packet: &Packet, result: Result<(), Failure>) {
+    match result {
+        Ok(()) => {
+            counts.sent += 1;
+            counts.bytes += packet.len() as u64;
+        }
+        Err(Failure::Refused(Refused::Full)) => counts.full += 1,
+        Err(Failure::Refused(Refused::TooLong)) => counts.too_long += 1,
+        Err(Failure::Malformed) => counts.error += 1,
+    }
+}
+
+/// Sends a packet; where there is no free frame, after the kernel has sent the earlier ones.
+fn push(tx: &mut Tx, packet: &Packet) -> Result<(), Failure> {
+    let done = tx.push(packet);
+    let done = match done {
+        Err(Refused::Full) if tx.flush().is_ok() => tx.push(packet),
+        done => done,
+    };
+    done.map_err(Failure::Refused)
+}
+
+/// Cuts a packet and fills checksums in, as needed.
+#[cold]
+fn push_finished(tx: &mut Tx, pool: &mut Pool, packet: &Packet) -> Result<(), Failure> {
+    let mut worst = Ok(());
+    let cut = segment::finish_while(pool, packet, &mut |piece| {
+        worst = push(tx, piece);
+        worst.is_ok()
+    });
+    cut.map_err(|_| Failure::Malformed)?;
+    worst
+}

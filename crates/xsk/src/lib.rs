@@ -1,0 +1,36 @@
+//! AF_XDP: a device's packets come into memory of this process, past the host's stack.
+//!
+//! A [`Queue`] is a socket that is bound to one queue of a device. Four rings are shared with the kernel, as
+//! mapped memory:
+//!
+//! | ring | written by | entry |
+//! | --- | --- | --- |
+//! | fill | us | an empty frame, for a packet to come |
+//! | receive | the kernel | a packet in one or more frames |
+//! | transmit | us | a packet in one or more frames |
+//! | completion | the kernel | a frame whose packet was sent |
+//!
+//! [`Rx`] has the fill and receive rings, [`Tx`] the others; each has frames of its own. A frame is in one
+//! place: with the kernel (in a ring or beneath it), lent to a packet, or in a free list. `tests.rs` checks
+//! that with a model of the kernel's side.
+//!
+//! [`Program`] is the XDP program that leads a device's packets to the sockets. It goes away with the process.
+//!
+//! Source: Linux, `Documentation/networking/af_xdp.rst` and `xsk-tx-metadata.rst`.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+
+mod program;
+mod region;
+mod ring;
+mod rx;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+pub use program::{MAX_QUEUES, Program};
+pub use region::{FRAME, Region};
+pub use rx::{Rx, RxFaults};
+pub use socket::{Losses, Queue, QueueConfig};
+pub use tx::{Refused, Tx};

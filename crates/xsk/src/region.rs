@@ -1,0 +1,76 @@
+//! The memory of a socket's frames (UMEM).
+//!
+//! Invariants: the memory stays mapped as long as the region. A frame's bytes are only read while the frame is
+//! ours; the kernel writes to frames of the fill ring and reads frames of the transmit ring. Addresses that
+//! the kernel reports are checked all the same ([`Region::bytes`]).
+
+#![allow(unsafe_code)] // memory that the kernel writes
+
+use core::ptr::NonNull;
+use heddle_sys::mmap::{Mapping, Pages, memfd};
+use std::io;
+use std::os::fd::AsFd;
+
+/// Bytes of a frame, a page. A packet that is longer takes several.
+pub const FRAME: usize = 4096;
+
+/// Frames in memory that the kernel can write to.
+#[derive(Debug)]
+pub struct Region {
+    map: Mapping,
+    frames: u32,
+}
+
+impl Region {
+    /// `frames` zero frames.
+    ///
+    /// # Errors
+    /// No memory, or no descriptors left.
+    pub fn new(frames: u32) -> io::Result<Self> {
+        let len = u64::from(frames) * FRAME as u64;
+        let file = memfd("heddle-xsk", len, Pages::Normal)?;
+        let map = Mapping::of_fd(file.as_fd(), 0, len)?;
+        map.advise_huge();
+        Ok(Self { map, frames })
+    }
+    /// The number of frames.
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+    pub(crate) fn address(&self) -> u64 {
+        self.map.as_ptr().addr().get() as u64
+    }
+    pub(crate) fn len(&self) -> u64 {
+        self.map.len() as u64
+    }
+    /// The frame of an address, if the `len` bytes from there on are in one frame of this region.
+    pub(crate) fn frame_of(&self, address: u64, len: u32) -> Option<u32> {
+        let frame = u32::try_from(address / FRAME as u64).ok().filter(|f| *f < self.frames)?;
+        (address % FRAME as u64 + u64::from(len) <= FRAME as u64).then_some(frame)
+    }
+    /// The memory at an address for which [`Region::frame_of`] has found a frame.
+    pub(crate) fn bytes(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
+        self.frame_of(address, len)?;
+        // SAFETY: the frame, and with it the address, is in the mapping.
+        Some(unsafe { self.map.as_ptr().add(address as usize) })
+    }
+    /// Copies bytes of a frame that is ours to `to`, until either ends. `false`: not in one frame.
+    pub(crate) fn read(&self, address: u64, to: &mut [u8]) -> bool {
+        let Some(from) = self.bytes(address, to.len() as u32) else {
+            return false;
+        };
+        // SAFETY: `bytes` has checked that so many bytes are mapped; `to` is private memory.
+        unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
+        true
+    }
+    /// Calls `fill` with the `len` bytes at an address. `None`: not in one frame.
+    ///
+    /// # Safety
+    /// The frame is ours: in no ring, not lent, and no other thread writes to it.
+    pub(crate) unsafe fn write<T>(&self, address: u64, len: u32, fill: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+        let to = self.bytes(address, len)?;
+        // SAFETY: so many bytes are mapped (`bytes`), and by contract nothing else refers to them meanwhile.
+        let bytes = unsafe { core::slice::from_raw_parts_mut(to.as_ptr(), len as usize) };
+        Some(fill(bytes))
+    }
+}

@@ -1,0 +1,238 @@
+//! A socket of one queue of a device: opened, its rings mapped, and bound.
+
+#![allow(unsafe_code)] // the region's address is handed to the kernel
+
+use crate::region::{FRAME, Region};
+use crate::ring::{Consumer, Layout, Producer};
+use crate::rx::Rx;
+use crate::tx::{METADATA, Tx};
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// The region has metadata in front of packets to be sent (Linux 6.11 wants the flag, 6.8 the length).
+const TX_METADATA_LEN: XdpUmemRegFlags = XdpUmemRegFlags::from_bits_retain(1 << 2);
+
+/// The wanted socket.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueConfig {
+    /// The device.
+    pub ifindex: u32,
+    /// The device's queue.
+    pub queue: u32,
+    /// Frames of each direction, which is also the size of each ring: a power of two.
+    pub frames: u32,
+    /// The device reads and writes the frames itself; otherwise the kernel copies.
+    pub zero_copy: bool,
+    /// The kernel says when it has to be called; otherwise it is called each time.
+    pub need_wakeup: bool,
+}
+
+/// Packets and entries that the kernel lost, since the socket was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Received packets without a free frame, and for other reasons.
+    pub rx_dropped: u64,
+    /// Received packets: the receive ring was full.
+    pub rx_ring_full: u64,
+    /// Times that the fill ring was empty.
+    pub fill_ring_empty: u64,
+    /// Entries of the fill ring that make no sense.
+    pub rx_invalid: u64,
+    /// Entries of the transmit ring that make no sense.
+    pub tx_invalid: u64,
+}
+
+/// The open socket, which both halves share.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    fd: OwnedFd,
+    zero_copy: bool,
+    many_frames: bool,
+    metadata: bool,
+    need_wakeup: bool,
+    /// Packets are in the transmit ring that the kernel did not take when it was called.
+    put_off: AtomicBool,
+}
+
+impl Socket {
+    /// Has the kernel take frames from the fill ring.
+    #[cold]
+    pub(crate) fn wake_rx(&self) {
+        let _ = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
+    }
+    pub(crate) fn wake_tx(&self) -> io::Result<()> {
+        send(&self.fd, &[], SendFlags::DONTWAIT)?;
+        Ok(())
+    }
+    pub(crate) fn put_off(&self) {
+        self.put_off.store(true, Ordering::Relaxed);
+    }
+    /// Has the kernel send packets that it has put off.
+    pub(crate) fn push_sends(&self) {
+        if self.put_off.load(Ordering::Relaxed) {
+            let left = self.wake_tx().is_err();
+            self.put_off.store(left, Ordering::Relaxed);
+        }
+    }
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+    /// Whether the kernel does not say when it has to be called.
+    pub(crate) fn is_always_called(&self) -> bool {
+        !self.need_wakeup
+    }
+    pub(crate) fn takes_many_frames(&self) -> bool {
+        self.many_frames
+    }
+    /// In zero-copy mode a driver that cannot fill checksums in ignores the metadata.
+    pub(crate) fn reads_metadata(&self) -> bool {
+        self.metadata && !self.zero_copy
+    }
+    /// A socket that leads nowhere: for tests with a model of the kernel.
+    #[cfg(test)]
+    pub(crate) fn for_tests(fd: OwnedFd) -> Self {
+        Self {
+            fd,
+            zero_copy: false,
+            many_frames: true,
+            metadata: true,
+            need_wakeup: true,
+            put_off: AtomicBool::new(false),
+        }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// An open queue of a device. Its halves are used by different threads.
+#[derive(Debug)]
+pub struct Queue {
+    socket: Arc<Socket>,
+}
+
+impl Queue {
+    /// Opens the socket of a queue. It receives when [`crate::Program::lead`] leads packets to it.
+    ///
+    /// # Errors
+    /// `EBUSY`: another socket has the queue. `EINVAL`: the device has no such queue. `EOPNOTSUPP`: no
+    /// zero-copy mode there. `ENOBUFS`, `ENOMEM`: no memory that can be locked.
+    pub fn open(config: QueueConfig) -> io::Result<(Self, Rx, Tx)> {
+        let (many, one) = (SocketAddrXdpFlags::XDP_USE_SG, SocketAddrXdpFlags::empty());
+        // Packets in several frames: Linux 6.6, and not every driver in zero-copy mode.
+        Self::open_with(config, many).or_else(|e| match e.raw_os_error() {
+            Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => Err(e),
+            _ => Self::open_with(config, one),
+        })
+    }
+
+    fn open_with(config: QueueConfig, sg: SocketAddrXdpFlags) -> io::Result<(Self, Rx, Tx)> {
+        let frames = config.frames;
+        let region = Arc::new(Region::new(frames * 2)?);
+        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        let metadata = register(fd.as_fd(), &region)?;
+        sockopt::set_xdp_umem_fill_ring_size(&fd, frames)?;
+        sockopt::set_xdp_umem_completion_ring_size(&fd, frames)?;
+        sockopt::set_xdp_rx_ring_size(&fd, frames)?;
+        sockopt::set_xdp_tx_ring_size(&fd, frames)?;
+        let offsets = sockopt::xdp_mmap_offsets(&fd)?;
+        let fill = Producer::map(fd.as_fd(), XDP_UMEM_PGOFF_FILL_RING, layout(offsets.fr)?, frames)?;
+        let completed = Consumer::map(fd.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, layout(offsets.cr)?, frames)?;
+        let received = Consumer::map(fd.as_fd(), XDP_PGOFF_RX_RING, layout(offsets.rx)?, frames)?;
+        let sent = Producer::map(fd.as_fd(), XDP_PGOFF_TX_RING, layout(offsets.tx)?, frames)?;
+        let mode = match config.zero_copy {
+            true => SocketAddrXdpFlags::XDP_ZEROCOPY,
+            false => SocketAddrXdpFlags::XDP_COPY,
+        };
+        let wakeup = match config.need_wakeup {
+            true => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
+            false => SocketAddrXdpFlags::empty(),
+        };
+        bind(&fd, &SocketAddrXdp::new(mode | wakeup | sg, config.ifindex, config.queue))?;
+        let zero_copy = sockopt::xdp_options(&fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        let socket = Arc::new(Socket {
+            fd,
+            zero_copy,
+            many_frames: !sg.is_empty(),
+            metadata,
+            need_wakeup: config.need_wakeup,
+            put_off: AtomicBool::new(false),
+        });
+        let rx = Rx::new(Arc::clone(&socket), Arc::clone(&region), fill, received, 0..frames);
+        let tx = Tx::new(Arc::clone(&socket), region, sent, completed, frames..frames * 2);
+        Ok((Self { socket }, rx, tx))
+    }
+
+    /// Whether the device reads and writes the frames itself.
+    pub fn is_zero_copy(&self) -> bool {
+        self.socket.zero_copy
+    }
+    /// Whether packets that are longer than a frame can be received and sent.
+    pub fn takes_many_frames(&self) -> bool {
+        self.socket.many_frames
+    }
+    /// The kernel's counters.
+    ///
+    /// # Errors
+    /// The error of getsockopt(2).
+    pub fn losses(&self) -> io::Result<Losses> {
+        let all = sockopt::xdp_statistics(&self.socket.fd)?;
+        Ok(Losses {
+            rx_dropped: all.rx_dropped,
+            rx_ring_full: all.rx_ring_full.unwrap_or(0),
+            fill_ring_empty: all.rx_fill_ring_empty_descs.unwrap_or(0),
+            rx_invalid: all.rx_invalid_descs,
+            tx_invalid: all.tx_invalid_descs,
+        })
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.fd.as_fd()
+    }
+}
+
+/// Registers the region with a socket. Returns whether packets may have metadata.
+fn register(fd: BorrowedFd<'_>, region: &Region) -> io::Result<bool> {
+    let plain = XdpUmemReg {
+        addr: region.address(),
+        len: region.len(),
+        chunk_size: FRAME as u32,
+        headroom: 0,
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    };
+    let with_metadata = XdpUmemReg {
+        flags: TX_METADATA_LEN,
+        tx_metadata_len: METADATA as u32,
+        ..plain
+    };
+    if sockopt::set_xdp_umem_reg(fd, with_metadata).is_ok() {
+        return Ok(true);
+    }
+    sockopt::set_xdp_umem_reg(fd, plain)?;
+    Ok(false)
+}
+
+/// # Errors
+/// `Unsupported` before Linux 5.4, which has no flags.
+fn layout(offset: XdpRingOffset) -> io::Result<Layout> {
+    Ok(Layout {
+        producer: offset.producer,
+        consumer: offset.consumer,
+        flags: offset.flags.ok_or(io::ErrorKind::Unsupported)?,
+        entries: offset.desc,
+    })
+}
