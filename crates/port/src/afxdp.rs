@@ -1,4 +1,6 @@
-//! `afxdp` ports: a network device whose packets come into this process's memory past the host's stack.
+//! `afxdp` ports: a network device whose packets come into this process's memory past the host's stack. Ports
+//! of type `dpdk` are the same, for a device that `options:dpdk-devargs` names ([`devargs`]); its kernel driver
+//! stays.
 //!
 //! Each receive queue is a socket that is bound to one queue of the device; it sends, too. Workers that share
 //! a transmit queue lock it, once a burst. The device's other queues, if there are some, stay with the host's
@@ -10,6 +12,7 @@
 //! All queues are opened together, in the best mode that all of them have. They are opened again when their
 //! number, the options or the device change; packets that are in the old rings are lost then.
 
+mod devargs;
 mod options;
 mod queues;
 #[cfg(test)]
@@ -24,12 +27,14 @@ use queues::{AfxdpRx, AfxdpTx, Senders};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Frames of a queue in each direction, of 4 KiB: a burst of 2 MB may come while the worker is elsewhere.
-const FRAMES: u32 = 2048;
+/// The option that names the device of a `dpdk` port.
+const DEVARGS: &str = "dpdk-devargs";
 
 /// A port on a network device, through AF_XDP.
 #[derive(Debug)]
 pub struct AfxdpPort {
+    name: String,
+    kind: &'static str,
     netdev: Netdev,
     senders: Arc<Senders>,
     state: Mutex<State>,
@@ -38,14 +43,18 @@ pub struct AfxdpPort {
 #[derive(Debug)]
 struct State {
     options: Options,
+    /// The text that has named the device.
+    devargs: Option<String>,
     device: Option<Device>,
     last: PortStatus,
     /// Options or device have changed since the queues were opened.
     stale: bool,
     /// Losses of queues that are closed.
     lost: u64,
-    /// Why there are no queues.
+    /// Why the wanted queues could not be opened. There may be fewer.
     failure: Option<String>,
+    /// The number of queues that could not be opened.
+    failed_n: usize,
 }
 
 /// The opened queues of a device.
@@ -53,6 +62,8 @@ struct State {
 struct Device {
     ifindex: u32,
     mode: Mode,
+    /// The card's NUMA node.
+    numa: Option<u32>,
     queues: Vec<Queue>,
     /// Receiving halves that no worker has yet.
     unused: Vec<Rx>,
@@ -63,28 +74,53 @@ impl AfxdpPort {
     /// Maximum number of receive queues.
     pub const MAX_RXQ: usize = MAX_QUEUES as usize;
 
-    /// Opens device `name`.
+    /// Opens the network device `name`.
     ///
     /// # Errors
     /// [`PortError::Sys`]: no such device. [`PortError::Config`]: options that make no sense, or the device
     /// cannot be opened in this way; the text has the reason.
     pub fn open(name: &str, options: &BTreeMap<String, String>) -> Result<Self, PortError> {
-        let netdev = Netdev::open(name)?;
-        let options_read = Options::parse(name, options)?;
-        let n = options.get("n_rxq").and_then(|n| n.parse().ok()).unwrap_or(1);
+        Self::open_as("afxdp", name, name, options)
+    }
+
+    /// Opens the network device that `options:dpdk-devargs` names, for a port of type `dpdk`.
+    ///
+    /// # Errors
+    /// The errors of [`AfxdpPort::open`]; [`PortError::Config`] for a device that the kernel does not drive.
+    pub fn open_dpdk(name: &str, options: &BTreeMap<String, String>) -> Result<Self, PortError> {
+        let device = match options.get(DEVARGS) {
+            Some(devargs) => devargs::netdev_of(devargs),
+            None => Err(format!("options:{DEVARGS} is missing")),
+        };
+        let device = device.map_err(|why| PortError::Config(format!("{name}: {why}")))?;
+        Self::open_as("dpdk", name, &device, options)
+    }
+
+    fn open_as(
+        kind: &'static str,
+        name: &str,
+        device: &str,
+        options: &BTreeMap<String, String>,
+    ) -> Result<Self, PortError> {
+        let netdev = Netdev::open(device)?;
+        let wanted = Options::parse(name, options)?;
         let port = Self {
+            name: name.to_owned(),
+            kind,
             state: Mutex::new(State {
-                options: options_read,
+                options: wanted,
+                devargs: options.get(DEVARGS).cloned(),
                 device: None,
                 last: netdev.read(&PortStatus::default()),
                 stale: false,
                 lost: 0,
                 failure: None,
+                failed_n: 0,
             }),
             senders: Arc::default(),
             netdev,
         };
-        port.open_device(&mut port.state.lock(), n)?;
+        port.open_device(&mut port.state.lock(), 1)?;
         Ok(port)
     }
 
@@ -95,7 +131,12 @@ impl AfxdpPort {
         state.device = None;
         state.stale = false;
         let opened = self.try_modes(state.options, n.clamp(1, Self::MAX_RXQ) as u32);
-        state.failure = opened.as_ref().err().map(ToString::to_string);
+        match &opened {
+            Err(why) => (state.failure, state.failed_n) = (Some(why.to_string()), n),
+            Ok(_) if n >= state.failed_n => state.failure = None,
+            // The datapath has fallen back to one queue.
+            Ok(_) => {}
+        }
         let (device, senders) = opened?;
         self.senders.set(senders);
         state.device = Some(device);
@@ -106,25 +147,26 @@ impl AfxdpPort {
         let name = &self.netdev.name;
         let ifindex = self.netdev.ifindex()?;
         let refused = |why: String| PortError::Config(format!("could not open network device {name} ({why})"));
-        let there = device_queues(name);
-        if options.first_queue + n > there {
+        let (first, there) = (options.first_queue, self.netdev.link.rx_queues(name));
+        if let Some(there) = there
+            && first + n > there
+        {
             return Err(refused(format!(
-                "it has {there} receive queues, and n_rxq={n} from start-qid={} on needs more: ethtool -L {name} \
-                 combined N",
-                options.first_queue
+                "it has {there} receive queues, and n_rxq={n} from start-qid={first} on needs more: try ethtool -L"
             )));
         }
         let mut reasons = Vec::new();
         for mode in options.modes() {
             match open_in(ifindex, mode, options, n) {
-                Ok(opened) => {
-                    if there > n {
+                Ok((mut device, senders)) => {
+                    device.numa = numa_of(name);
+                    if let Some(there) = there.filter(|there| *there > n) {
                         log::warn!(target: "netdev_afxdp",
                             "{name}: the host's stack gets packets of {} of its {there} receive queues: set \
-                             options:n_rxq, or ethtool -L {name} combined {n}", there - n);
+                             options:n_rxq, or use ethtool -L", there - n);
                     }
                     log::info!(target: "netdev_afxdp", "{name}: {n} queues in mode {}", mode.name());
-                    return Ok(opened);
+                    return Ok((device, senders));
                 }
                 Err(why) => reasons.push(format!("{}: {why}", mode.name())),
             }
@@ -133,13 +175,10 @@ impl AfxdpPort {
     }
 }
 
-/// The number of receive queues of a device.
-fn device_queues(name: &str) -> u32 {
-    let Ok(queues) = std::fs::read_dir(format!("/sys/class/net/{name}/queues")) else {
-        return 1;
-    };
-    let names = queues.flatten().map(|q| q.file_name());
-    names.filter(|q| q.as_encoded_bytes().starts_with(b"rx-")).count() as u32
+/// The NUMA node of a network card.
+fn numa_of(name: &str) -> Option<u32> {
+    let node = std::fs::read_to_string(format!("/sys/class/net/{name}/device/numa_node"));
+    node.ok()?.trim().parse().ok() // -1: unknown
 }
 
 /// Opens `n` queues in a mode.
@@ -153,7 +192,8 @@ fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device
         let config = QueueConfig {
             ifindex,
             queue,
-            frames: FRAMES,
+            rx_frames: options.frames.0,
+            tx_frames: options.frames.1,
             zero_copy: mode == Mode::ZeroCopy,
             need_wakeup: options.need_wakeup,
         };
@@ -167,12 +207,16 @@ fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device
     let device = Device {
         ifindex,
         mode,
+        numa: None,
         queues,
         unused,
         _program: program,
     };
     Ok((device, senders))
 }
+
+/// Keys of `Interface.status` that are made anew each time.
+const STATUS_KEYS: [&str; 3] = ["xdp-mode", "heddle-backend", "heddle-device"];
 
 /// Packets that the kernel lost before a queue saw them.
 fn losses(device: &Device) -> u64 {
@@ -182,10 +226,10 @@ fn losses(device: &Device) -> u64 {
 
 impl Port for AfxdpPort {
     fn name(&self) -> &str {
-        &self.netdev.name
+        &self.name
     }
     fn kind(&self) -> &'static str {
-        "afxdp"
+        self.kind
     }
     fn open_rx(&self, n: usize) -> Result<Vec<Box<dyn RxQueue>>, PortError> {
         let mut state = self.state.lock();
@@ -201,8 +245,13 @@ impl Port for AfxdpPort {
         Ok(Box::new(AfxdpTx::new(Arc::clone(&self.senders), worker)))
     }
     fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
-        let wanted = Options::parse(&self.netdev.name, options)?;
+        let wanted = Options::parse(&self.name, options)?;
         let mut state = self.state.lock();
+        if options.get(DEVARGS) != state.devargs.as_ref() && self.kind == "dpdk" {
+            let text = format!("{}: options:{DEVARGS} has changed: make the port again", self.name);
+            return Err(PortError::Config(text));
+        }
+        state.failure = None;
         state.stale |= wanted != state.options;
         state.options = wanted;
         Ok(())
@@ -210,16 +259,21 @@ impl Port for AfxdpPort {
     fn status(&self) -> PortStatus {
         let mut state = self.state.lock();
         let mut now = self.netdev.read(&state.last);
-        if now.ifindex != 0 && state.device.as_ref().is_some_and(|d| d.ifindex != now.ifindex) {
-            state.stale = true;
-        }
+        // Another device has the name, or no queue could be opened before.
+        state.stale |= now.ifindex != 0 && state.device.as_ref().is_none_or(|d| d.ifindex != now.ifindex);
         if now.link_up != state.last.link_up {
             now.link_resets += 1;
         }
         now.rx_dropped = state.lost + state.device.as_ref().map_or(0, losses);
-        now.extra.retain(|(key, _)| key != "xdp-mode");
+        now.extra.retain(|(key, _)| !STATUS_KEYS.contains(&key.as_str()));
+        let status = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         now.extra
-            .extend(state.device.as_ref().map(|d| ("xdp-mode".into(), d.mode.name().into())));
+            .extend(state.device.as_ref().map(|d| status("xdp-mode", d.mode.name())));
+        if self.kind == "dpdk" {
+            now.extra.push(status("heddle-backend", "afxdp"));
+            now.extra.push(status("heddle-device", &self.netdev.name));
+        }
+        now.numa = state.device.as_ref().and_then(|d| d.numa);
         now.error = state.failure.clone();
         self.senders.set_up(now.admin_up);
         state.last = now.clone();

@@ -202,7 +202,7 @@ const fn tunnel(name: &'static str, ty: TunnelType) -> PortType {
 
 /// All types, in order of their names.
 #[rustfmt::skip]
-pub static TYPES: [PortType; 23] = [
+pub static TYPES: [PortType; 24] = [
     // A network device of the host, past its stack.
     PortType {
         name: "afxdp", make: Make::Device(|r| Ok(Arc::new(AfxdpPort::open(r.name, r.options)?))),
@@ -212,6 +212,10 @@ pub static TYPES: [PortType; 23] = [
         name: "afxdp-nonpmd", make: Make::As("afxdp"), kernel: true, max_rxq: Some(AfxdpPort::MAX_RXQ), ..PLAIN
     },
     tunnel("bareudp", TunnelType::Bareudp),
+    PortType {
+        name: "dpdk", make: Make::Device(|r| Ok(Arc::new(AfxdpPort::open_dpdk(r.name, r.options)?))),
+        kernel: true, max_rxq: Some(AfxdpPort::MAX_RXQ), shown_options: &["dpdk-devargs"], ..PLAIN
+    },
     PortType { name: "dpdkvhostuser", ..VHOST },
     PortType { name: "dpdkvhostuserclient", make: Make::Device(client), ..VHOST },
     PortType { name: "dummy", ..DUMMY },

@@ -67,6 +67,7 @@ pub struct Rings {
 
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_SRINGPARAM: u32 = 0x11;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GSET: u32 = 1;
 const ETHTOOL_GDRVINFO: u32 = 3;
 const ETHTOOL_GLINK: u32 = 10;
@@ -264,6 +265,14 @@ impl LinkCtl {
             mbps: known.then_some(mbps),
             full_duplex,
         })
+    }
+    /// The number of receive queues that the device uses. `None` where the driver has no such report.
+    pub fn rx_queues(&self, name: &str) -> Option<u32> {
+        let mut p = [0; 9]; // struct ethtool_channels
+        p[0] = ETHTOOL_GCHANNELS;
+        self.ethtool(name, &mut p).ok()?;
+        let (rx, combined) = (p[5], p[8]);
+        Some(rx + combined).filter(|n| *n > 0)
     }
     /// Sizes of the device's rings, as ethtool shows them.
     ///

@@ -27,8 +27,10 @@ pub struct QueueConfig {
     pub ifindex: u32,
     /// The device's queue.
     pub queue: u32,
-    /// Frames of each direction, which is also the size of each ring: a power of two.
-    pub frames: u32,
+    /// Frames for received packets, also the sizes of the fill and the receive ring: a power of two.
+    pub rx_frames: u32,
+    /// Frames for packets to be sent, also the sizes of the other rings: a power of two.
+    pub tx_frames: u32,
     /// The device reads and writes the frames itself; otherwise the kernel copies.
     pub zero_copy: bool,
     /// The kernel says when it has to be called; otherwise it is called each time.
@@ -138,19 +140,20 @@ impl Queue {
     }
 
     fn open_with(config: QueueConfig, sg: SocketAddrXdpFlags) -> io::Result<(Self, Rx, Tx)> {
-        let frames = config.frames;
-        let region = Arc::new(Region::new(frames * 2)?);
+        let (received, sent) = (config.rx_frames, config.tx_frames);
+        let region = Arc::new(Region::new(received + sent)?);
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let metadata = register(fd.as_fd(), &region)?;
-        sockopt::set_xdp_umem_fill_ring_size(&fd, frames)?;
-        sockopt::set_xdp_umem_completion_ring_size(&fd, frames)?;
-        sockopt::set_xdp_rx_ring_size(&fd, frames)?;
-        sockopt::set_xdp_tx_ring_size(&fd, frames)?;
-        let offsets = sockopt::xdp_mmap_offsets(&fd)?;
-        let fill = Producer::map(fd.as_fd(), XDP_UMEM_PGOFF_FILL_RING, layout(offsets.fr)?, frames)?;
-        let completed = Consumer::map(fd.as_fd(), XDP_UMEM_PGOFF_COMPLETION_RING, layout(offsets.cr)?, frames)?;
-        let received = Consumer::map(fd.as_fd(), XDP_PGOFF_RX_RING, layout(offsets.rx)?, frames)?;
-        let sent = Producer::map(fd.as_fd(), XDP_PGOFF_TX_RING, layout(offsets.tx)?, frames)?;
+        sockopt::set_xdp_umem_fill_ring_size(&fd, received)?;
+        sockopt::set_xdp_umem_completion_ring_size(&fd, sent)?;
+        sockopt::set_xdp_rx_ring_size(&fd, received)?;
+        sockopt::set_xdp_tx_ring_size(&fd, sent)?;
+        let at = sockopt::xdp_mmap_offsets(&fd)?;
+        let rings = fd.as_fd();
+        let fill = Producer::map(rings, XDP_UMEM_PGOFF_FILL_RING, layout(at.fr)?, received)?;
+        let completion = Consumer::map(rings, XDP_UMEM_PGOFF_COMPLETION_RING, layout(at.cr)?, sent)?;
+        let receive = Consumer::map(rings, XDP_PGOFF_RX_RING, layout(at.rx)?, received)?;
+        let transmit = Producer::map(rings, XDP_PGOFF_TX_RING, layout(at.tx)?, sent)?;
         let mode = match config.zero_copy {
             true => SocketAddrXdpFlags::XDP_ZEROCOPY,
             false => SocketAddrXdpFlags::XDP_COPY,
@@ -169,8 +172,9 @@ impl Queue {
             need_wakeup: config.need_wakeup,
             put_off: AtomicBool::new(false),
         });
-        let rx = Rx::new(Arc::clone(&socket), Arc::clone(&region), fill, received, 0..frames);
-        let tx = Tx::new(Arc::clone(&socket), region, sent, completed, frames..frames * 2);
+        let rx = Rx::new(Arc::clone(&socket), Arc::clone(&region), fill, receive, 0..received);
+        let frames = received..received + sent;
+        let tx = Tx::new(Arc::clone(&socket), region, transmit, completion, frames);
         Ok((Self { socket }, rx, tx))
     }
 

@@ -36,7 +36,16 @@ pub(super) struct Options {
     pub(super) need_wakeup: bool,
     /// The device's first queue that the port uses.
     pub(super) first_queue: u32,
+    /// Frames of each queue, to receive and to send: also the sizes of the rings.
+    pub(super) frames: (u32, u32),
 }
+
+/// Default of `n_rxq_desc` and `n_txq_desc`: 2 MB of packets may come while the worker is elsewhere.
+const DEFAULT_FRAMES: u32 = 2048;
+/// Maximum of both, as in Open vSwitch.
+const MAX_FRAMES: u32 = 4096;
+/// Minimum of both: a few bursts.
+const MIN_FRAMES: u32 = 64;
 
 impl Options {
     /// # Errors
@@ -75,10 +84,19 @@ impl Options {
                 .filter(|n| *n < heddle_xsk::MAX_QUEUES)
                 .ok_or_else(|| refused("start-qid", text, "a queue of the device"))?,
         };
+        let frames = |key: &str| match get(key) {
+            None => Ok(DEFAULT_FRAMES),
+            Some(text) => text
+                .parse()
+                .ok()
+                .filter(|n: &u32| n.is_power_of_two() && (MIN_FRAMES..=MAX_FRAMES).contains(n))
+                .ok_or_else(|| refused(key, text, "a power of two from 64 to 4096")),
+        };
         Ok(Self {
             mode,
             need_wakeup,
             first_queue,
+            frames: (frames("n_rxq_desc")?, frames("n_txq_desc")?),
         })
     }
 
@@ -118,7 +136,15 @@ mod tests {
             parse(&[("xdp-mode", "skb")]).unwrap_err(),
             "p0: options:xdp-mode=skb: expected best-effort, native-with-zerocopy, native or generic"
         );
-        for bad in [("use-need-wakeup", "no"), ("start-qid", "-1"), ("start-qid", "64")] {
+        let sized = parse(&[("n_rxq_desc", "4096"), ("n_txq_desc", "64")]).unwrap();
+        assert_eq!((plain.frames, sized.frames), ((2048, 2048), (4096, 64)));
+        for bad in [
+            ("use-need-wakeup", "no"),
+            ("start-qid", "-1"),
+            ("start-qid", "64"),
+            ("n_rxq_desc", "1000"),
+            ("n_txq_desc", "8192"),
+        ] {
             assert!(parse(&[bad]).unwrap_err().contains(bad.0));
         }
     }

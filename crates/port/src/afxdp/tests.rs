@@ -88,7 +88,22 @@ fn faults_are_one_sentence() {
         };
         assert_eq!(why("nope", &[]), "could not open network device nope (No such device)");
         assert!(why("lo", &[]).contains("a loopback device cannot be a port"));
-        assert!(why("a0", &[("n_rxq", "4")]).contains("it has 1 receive queues, and n_rxq=4"));
+        let port = AfxdpPort::open("a0", &options(&[])).unwrap();
+        assert!(port.open_rx(4).is_err_and(|e| e.to_string().contains("it has 1 receive queues, and n_rxq=4")));
+        // The port goes on with one queue, and reports the error until it has what is wanted.
+        assert_eq!(port.open_rx(1).unwrap().len(), 1);
+        assert!(port.status().error.unwrap().contains("n_rxq=4"));
+        port.set_options(&options(&[("n_rxq", "1")])).unwrap();
+        assert_eq!(port.status().error, None);
+        drop(port);
+        let dpdk = |pairs: &[(&str, &str)]| AfxdpPort::open_dpdk("phys0", &options(pairs));
+        assert!(dpdk(&[]).is_err_and(|e| e.to_string() == "phys0: options:dpdk-devargs is missing"));
+        let port = dpdk(&[("dpdk-devargs", "net_af_xdp0,iface=a0")]).unwrap();
+        assert_eq!((port.name(), port.kind()), ("phys0", "dpdk"));
+        let status = port.status().extra;
+        assert!(status.contains(&("heddle-device".into(), "a0".into())), "{status:?}");
+        assert!(port.set_options(&options(&[("dpdk-devargs", "net_af_xdp0,iface=a1")])).is_err());
+        drop(port);
         let zero_copy = why("a0", &[("xdp-mode", "native-with-zerocopy")]);
         assert!(zero_copy.contains("native-with-zerocopy: queue 0: "), "{zero_copy}");
         let first = AfxdpPort::open("a0", &options(&[])).unwrap();

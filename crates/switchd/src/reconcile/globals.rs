@@ -122,7 +122,7 @@ impl Globals {
     /// Logs which settings this switch does not have.
     fn log_absent(&self, before: &Globals) {
         if self.dpdk_init && !before.dpdk_init {
-            log::info!(target: "dpdk", "vhost-user ports need no DPDK here: dpdk-* settings change nothing");
+            log::info!(target: "dpdk", "ports of DPDK's types need no DPDK here (type dpdk uses AF_XDP): dpdk-* settings change nothing");
         }
         if self.vhost_postcopy && !before.vhost_postcopy {
             log::warn!(target: "dpdk", "POSTCOPY support for vhost-user is not available, it stays disabled.");

@@ -35,16 +35,6 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Unknown;
 
-/// The error for a type of interfaces that does not exist.
-pub(super) fn unknown_interface(kind: &str) -> String {
-    match kind {
-        "dpdk" | "afxdp" | "afxdp-nonpmd" => {
-            format!("unknown type {kind}: leave the type away, and name the kernel's device")
-        }
-        _ => format!("unknown type {kind}"),
-    }
-}
-
 /// Types of datapaths that exist, in order.
 pub(super) fn datapath_types(options: &Options) -> Vec<&'static str> {
     let system = !options.disable_system || options.dummy >= Some(Dummy::System);

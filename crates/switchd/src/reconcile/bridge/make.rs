@@ -20,7 +20,7 @@ use super::{Body, Iface, InterfaceError};
 use crate::reconcile::desired::{BridgeRow, InterfaceRow, PortRow};
 use crate::reconcile::environment::Environment;
 use crate::reconcile::tunnels::Tunnels;
-use crate::reconcile::{kinds, mac};
+use crate::reconcile::mac;
 
 /// Names that the datapaths themselves have.
 const RESERVED: [&str; 3] = ["ovs-netdev", "ovs-dummy", "ovs-system"];
@@ -70,7 +70,7 @@ pub(super) fn make(
     }
     let Ok(kind) = bridge.kind_of(row, &env.switch.options) else {
         log::warn!(target: "netdev", "could not create netdev {name} of unknown type {}", row.kind);
-        return Err(cannot_open(&kinds::unknown_interface(&row.kind)));
+        return Err(cannot_open(&format!("unknown type {}", row.kind)));
     };
     if is_too_long(name, kind.open) {
         return Err(cannot_open("File name too long"));

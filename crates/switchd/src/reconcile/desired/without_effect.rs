@@ -21,6 +21,8 @@ enum Condition {
     ColumnFalse,
     /// The key is there, in the map of the column.
     Key(&'static str),
+    /// The key is there, and the interface has no sockets of AF_XDP.
+    KeyOfOthers(&'static str),
     /// The key has this value.
     KeyIs(&'static str, &'static str),
     /// The key has another value.
@@ -33,6 +35,7 @@ type Setting = (&'static str, &'static str, Condition, Level, &'static str);
 
 const LOOP: &str = "no spanning tree runs: a loop of links floods for ever";
 const DPDK: &str = "there is no DPDK here";
+const PAUSE: &str = "pause frames are set with ethtool -A";
 const OTHER: &str = "other_config";
 
 #[rustfmt::skip]
@@ -63,13 +66,14 @@ const SETTINGS: &[Setting] = &[
     ("Port", "bond_fake_iface", Condition::Column, Level::Info, "no device stands for the bond"),
     ("Interface", "cfm_mpid", Condition::Any, Level::Warn, "no continuity checks are sent"),
     ("Interface", "lldp", Condition::KeyIs("enable", "true"), Level::Warn, "no LLDP is sent"),
-    ("Interface", "options", Condition::Key("n_rxq_desc"), Level::Info, "rings have the device's own size"),
-    ("Interface", "options", Condition::Key("n_txq_desc"), Level::Info, "rings have the device's own size"),
-    ("Interface", "options", Condition::Key("rx-flow-ctrl"), Level::Info, DPDK),
-    ("Interface", "options", Condition::Key("tx-flow-ctrl"), Level::Info, DPDK),
-    ("Interface", "options", Condition::Key("flow-ctrl-autoneg"), Level::Info, DPDK),
-    ("Interface", "options", Condition::Key("xdp-mode"), Level::Info, "AF_XDP is not used"),
-    ("Interface", "options", Condition::Key("use-need-wakeup"), Level::Info, "AF_XDP is not used"),
+    ("Interface", "options", Condition::KeyOfOthers("n_rxq_desc"), Level::Info, "rings have the device's own size"),
+    ("Interface", "options", Condition::KeyOfOthers("n_txq_desc"), Level::Info, "rings have the device's own size"),
+    ("Interface", "options", Condition::Key("rx-flow-ctrl"), Level::Info, PAUSE),
+    ("Interface", "options", Condition::Key("tx-flow-ctrl"), Level::Info, PAUSE),
+    ("Interface", "options", Condition::Key("flow-ctrl-autoneg"), Level::Info, PAUSE),
+    ("Interface", "options", Condition::KeyIs("dpdk-lsc-interrupt", "false"), Level::Info, "the kernel reports a link's changes at once"),
+    ("Interface", "options", Condition::KeyOfOthers("xdp-mode"), Level::Info, "AF_XDP is for types afxdp and dpdk"),
+    ("Interface", "options", Condition::KeyOfOthers("use-need-wakeup"), Level::Info, "AF_XDP is for types afxdp and dpdk"),
     ("Mirror", "filter", Condition::Any, Level::Warn, "every packet of its ports is mirrored"),
     ("Controller", "connection_mode", Condition::Text("in-band"), Level::Warn, "no hidden rules let the controller through"),
     ("Controller", "local_netmask", Condition::Any, Level::Info, "there is no in-band control"),
@@ -144,6 +148,10 @@ fn name_if_set(row: &Row, column: &str, condition: Condition) -> Option<String> 
         Condition::ColumnFalse => yes(matches!(row.opt_bool(column), Ok(Some(false)))),
         Condition::Text(wanted) => yes(opt_text(row, column).is_some_and(|t| t == wanted)),
         Condition::Key(key) => of_key(key, &|_| true),
+        Condition::KeyOfOthers(key) => {
+            let ours = |kind: &str| kind == "dpdk" || kind.starts_with("afxdp");
+            of_key(key, &|_| !ours(&text(row, "type")))
+        }
         Condition::KeyIs(key, wanted) => of_key(key, &|v| v.eq_ignore_ascii_case(wanted)),
         Condition::KeyNot(key, default) => of_key(key, &|v| v != default),
     }
