@@ -80,8 +80,12 @@ def scenario_native_mode(lab):
     assert not seen, seen[:3]
     wait_for("statistics", lambda: re.search(r"rx_packets=\d{3,}.*xsk_queue_0_rx_dropped=\d+",
                                              sw.get("interface", CARD, "statistics")), 30)
+    # A tag that the card takes out of a packet would be lost.
+    offload = "rx-vlan-offload: "
+    assert offload + "off" in lab.net.run(sw.netns, "ethtool", "-k", CARD)
     sw.vsctl("del-port", CARD)
     assert not has_program(lab, sw)
+    assert offload + "on" in lab.net.run(sw.netns, "ethtool", "-k", CARD)
 
 
 @limit(300)
@@ -168,7 +172,7 @@ def scenario_ports_of_dpdk(lab):
     """Open vSwitch's lines for a DPDK port, with a device that the kernel drives."""
     sw, wire, pod = one(lab, "dpdk", "phys0", dpdk_devargs=f"net_af_xdp0,iface={CARD}", n_rxq="1", n_rxq_desc="1024")
     status = sw.get("interface", "phys0", "status")
-    for part in ("heddle-backend=afxdp", f"heddle-device={CARD}", "driver_name=veth", "xdp-mode=native"):
+    for part in ("heddle-backend=afxdp", f"heddle-device={CARD}", "driver_name=veth", "xdp-mode=native", 'link_speed="10Gbps"'):
         assert part in status, status
     exchange(lab, pod, wire)
     sw.vsctl("set", "open_vswitch", ".", "other_config:dpdk-init=true")

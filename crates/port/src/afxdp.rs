@@ -20,6 +20,7 @@ mod tests;
 
 use crate::netdev::Netdev;
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
+use heddle_sys::link::{LRO, RX_VLAN};
 use heddle_xsk::{MAX_QUEUES, Program, Queue, QueueConfig, Rx, Tx};
 use options::{Mode, Options};
 use parking_lot::Mutex;
@@ -55,6 +56,8 @@ struct State {
     failure: Option<String>,
     /// The number of queues that could not be opened.
     failed_n: usize,
+    /// Offloads of the device that were turned off.
+    turned_off: u32,
 }
 
 /// The opened queues of a device.
@@ -116,11 +119,15 @@ impl AfxdpPort {
                 lost: 0,
                 failure: None,
                 failed_n: 0,
+                turned_off: 0,
             }),
             senders: Arc::default(),
             netdev,
         };
         port.open_device(&mut port.state.lock(), 1)?;
+        // A tag that the device has taken out would be lost, and joined segments do not fit a frame. A device
+        // without these offloads is fine.
+        port.state.lock().turned_off = port.netdev.link.turn_off(device, RX_VLAN | LRO).unwrap_or(0);
         Ok(port)
     }
 
@@ -216,7 +223,7 @@ fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device
 }
 
 /// Keys of `Interface.status` that are made anew each time.
-const STATUS_KEYS: [&str; 3] = ["xdp-mode", "heddle-backend", "heddle-device"];
+const STATUS_KEYS: [&str; 5] = ["xdp-mode", "heddle-backend", "heddle-device", "numa_id", "link_speed"];
 
 /// Packets that the kernel lost before a queue saw them.
 fn losses(device: &Device) -> u64 {
@@ -265,6 +272,7 @@ impl Port for AfxdpPort {
             now.link_resets += 1;
         }
         now.rx_dropped = state.lost + state.device.as_ref().map_or(0, losses);
+        now.numa = state.device.as_ref().and_then(|d| d.numa);
         now.extra.retain(|(key, _)| !STATUS_KEYS.contains(&key.as_str()));
         let status = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         now.extra
@@ -272,8 +280,10 @@ impl Port for AfxdpPort {
         if self.kind == "dpdk" {
             now.extra.push(status("heddle-backend", "afxdp"));
             now.extra.push(status("heddle-device", &self.netdev.name));
+            now.extra.extend(now.numa.map(|n| status("numa_id", &n.to_string())));
+            let speed = (now.speed_bps > 0).then(|| format!("{}Gbps", now.speed_bps as f64 / 1e9));
+            now.extra.extend(speed.map(|speed| status("link_speed", &speed)));
         }
-        now.numa = state.device.as_ref().and_then(|d| d.numa);
         now.error = state.failure.clone();
         self.senders.set_up(now.admin_up);
         state.last = now.clone();
@@ -310,6 +320,12 @@ impl Port for AfxdpPort {
         let mut state = self.state.lock();
         self.senders.set(Vec::new());
         state.device = None;
+        let offloads = std::mem::take(&mut state.turned_off);
+        if offloads != 0
+            && let Err(e) = self.netdev.link.turn_on(&self.netdev.name, offloads)
+        {
+            log::info!(target: "netdev_afxdp", "{}: offloads stay off ({e})", self.netdev.name);
+        }
     }
     fn as_any(&self) -> &dyn std::any::Any {
         self

@@ -67,6 +67,12 @@ pub struct Rings {
 
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
 const ETHTOOL_SRINGPARAM: u32 = 0x11;
+/// Offload of [`LinkCtl::turn_off`]: the device takes VLAN tags out of received packets.
+pub const RX_VLAN: u32 = 1 << 8;
+/// Offload of [`LinkCtl::turn_off`]: the device joins received TCP segments.
+pub const LRO: u32 = 1 << 15;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GSET: u32 = 1;
 const ETHTOOL_GDRVINFO: u32 = 3;
@@ -265,6 +271,32 @@ impl LinkCtl {
             mbps: known.then_some(mbps),
             full_duplex,
         })
+    }
+    /// Turns offloads of the device off: `flags` of `ETHTOOL_GFLAGS`, such as [`RX_VLAN`]. Returns those that
+    /// were on.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP` where the driver has none, `EINVAL` for an offload that cannot be turned off.
+    pub fn turn_off(&self, name: &str, flags: u32) -> io::Result<u32> {
+        let was = self.flags_of(name)?;
+        let on = was & flags;
+        if on != 0 {
+            self.ethtool(name, &mut [ETHTOOL_SFLAGS, was & !flags])?;
+        }
+        Ok(on)
+    }
+    /// Turns offloads on again that [`LinkCtl::turn_off`] has returned.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn turn_on(&self, name: &str, flags: u32) -> io::Result<()> {
+        let was = self.flags_of(name)?;
+        self.ethtool(name, &mut [ETHTOOL_SFLAGS, was | flags])
+    }
+    fn flags_of(&self, name: &str) -> io::Result<u32> {
+        let mut p = [ETHTOOL_GFLAGS, 0];
+        self.ethtool(name, &mut p)?;
+        Ok(p[1])
     }
     /// The number of receive queues that the device uses. `None` where the driver has no such report.
     pub fn rx_queues(&self, name: &str) -> Option<u32> {
