@@ -11,6 +11,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.runner import limit, main
 from lab.shell import wait_for
 from test_connectivity import exchange, iperf
+from test_tunnel_devices import kernel_vxlan, pod_of
+from test_tunnels import tunnel
 
 CARD = "nic0"
 WIRE = "eth0"
@@ -220,6 +222,62 @@ def scenario_faults(lab):
     wait_for("an error", lambda: "No such device" in error(sw))
     lab.net.ping(pod, "10.1.0.1")
     assert again
+
+
+@limit(300)
+def scenario_uplink(lab):
+    """br-ex has the host's address and an AF_XDP uplink: the host, and a tunnel, use it; also after kill -9."""
+    sw = lab.switch()
+    lab.bridge(sw, "br-ex")
+    lab.bridge(sw, "br-int")
+    peer = cable(lab, sw, "172.31.0.2/24")
+    plug(sw, "dpdk", "phys0", bridge="br-ex", dpdk_devargs=f"net_af_xdp0,iface={CARD}")
+    assert error(sw, "phys0") == "[]", error(sw, "phys0")
+    lab.net.address(sw.netns, "br-ex", "172.31.0.1/24")
+    kernel_vxlan(lab, peer, "172.31.0.2", "172.31.0.1", "10.5.0.2/24")
+    tunnel(sw, "vxlan", "172.31.0.2")
+    pod = pod_of(lab, sw, 1)
+    lab.net.ping(sw.netns, "172.31.0.2")
+    until_reply(lab, pod, "10.5.0.2")
+    for _ in range(2):
+        lab.net.ping(pod, "10.5.0.2", size=1300, df=True)
+        end = iperf(lab, peer, pod, "10.5.0.2", "-n", "20000000")
+        assert end["sum_received"]["bytes"] > 15_000_000
+        os.kill(sw.pid, signal.SIGKILL)
+        wait_for("the program to go", lambda: not has_program(lab, sw))
+        sw.start_daemon()
+        assert "172.31.0.1/24" in lab.net.ip(sw.netns, "addr", "show", "br-ex")
+        until_reply(lab, pod, "10.5.0.2")
+
+
+@limit(240)
+def scenario_bond(lab):
+    """A bond of two cards continues on the other card when the active one loses its link."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    pod = lab.internal_pod(sw, "a", "10.1.0.1/24")
+    wire = cable(lab, sw)
+    # The second cable ends at the same host: a bridge joins both ends.
+    lab.net.ip(sw.netns, "link", "add", "nic1", "type", "veth", "peer", "name", "eth1", "netns", wire)
+    lab.net.ip(sw.netns, "link", "set", "nic1", "up")
+    lab.net.run(wire, "ethtool", "-K", "eth1", "tx", "off")
+    lab.net.ip(wire, "link", "add", "join", "type", "bridge")
+    lab.net.ip(wire, "addr", "flush", "dev", WIRE)
+    for dev in (WIRE, "eth1"):
+        lab.net.ip(wire, "link", "set", dev, "master", "join", "up")
+    lab.net.address(wire, "join", "10.1.0.2/24")
+    lab.net.run(wire, "ethtool", "-K", "join", "tx", "off")
+    sw.vsctl("add-bond", "br0", "bond0", CARD, "nic1", "other_config:bond-primary=" + CARD,
+             *(part for dev in (CARD, "nic1") for part in ("--", "set", "interface", dev, "type=afxdp")))
+    assert (error(sw), error(sw, "nic1")) == ("[]", "[]")
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.1.0.2", size=1400)
+    active = lambda: re.search(r"\nmember (\S+): \w+\n  active member", sw.appctl("bond/show", "bond0"))[1]  # noqa: E731
+    assert active() == CARD
+    lab.net.ip(wire, "link", "set", WIRE, "down")
+    wait_for("the other member", lambda: active() == "nic1")
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.1.0.2", size=1400)
 
 
 @limit(240)

@@ -153,7 +153,8 @@ impl AfxdpPort {
     fn try_modes(&self, options: Options, n: u32) -> Result<(Device, Vec<Tx>), PortError> {
         let name = &self.netdev.name;
         let ifindex = self.netdev.ifindex()?;
-        let refused = |why: String| PortError::Config(format!("could not open network device {name} ({why})"));
+        let refused =
+            |why: String| PortError::Config(format!("could not open network device {name} ({why})"));
         let (first, there) = (options.first_queue, self.netdev.link.rx_queues(name));
         if let Some(there) = there
             && first + n > there
@@ -204,8 +205,8 @@ fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device
             zero_copy: mode == Mode::ZeroCopy,
             need_wakeup: options.need_wakeup,
         };
-        let (opened, rx, tx) = Queue::open(config)
-            .map_err(|e| format!("queue {queue}: {}", heddle_sys::errno_text(&e)))?;
+        let (opened, rx, tx) =
+            Queue::open(config).map_err(|e| format!("queue {queue}: {}", heddle_sys::errno_text(&e)))?;
         program.lead(queue, &opened)?;
         queues.push(opened);
         unused.push(rx);
@@ -223,7 +224,13 @@ fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device
 }
 
 /// Keys of `Interface.status` that are made anew each time.
-const STATUS_KEYS: [&str; 5] = ["xdp-mode", "heddle-backend", "heddle-device", "numa_id", "link_speed"];
+const STATUS_KEYS: [&str; 5] = [
+    "xdp-mode",
+    "heddle-backend",
+    "heddle-device",
+    "numa_id",
+    "link_speed",
+];
 
 /// Packets that the kernel lost before a queue saw them.
 fn losses(device: &Device) -> u64 {
@@ -255,7 +262,10 @@ impl Port for AfxdpPort {
         let wanted = Options::parse(&self.name, options)?;
         let mut state = self.state.lock();
         if options.get(DEVARGS) != state.devargs.as_ref() && self.kind == "dpdk" {
-            let text = format!("{}: options:{DEVARGS} has changed: make the port again", self.name);
+            let text = format!(
+                "{}: options:{DEVARGS} has changed: make the port again",
+                self.name
+            );
             return Err(PortError::Config(text));
         }
         state.failure = None;
@@ -280,7 +290,8 @@ impl Port for AfxdpPort {
         if self.kind == "dpdk" {
             now.extra.push(status("heddle-backend", "afxdp"));
             now.extra.push(status("heddle-device", &self.netdev.name));
-            now.extra.extend(now.numa.map(|n| status("numa_id", &n.to_string())));
+            now.extra
+                .extend(now.numa.map(|n| status("numa_id", &n.to_string())));
             let speed = (now.speed_bps > 0).then(|| format!("{}Gbps", now.speed_bps as f64 / 1e9));
             now.extra.extend(speed.map(|speed| status("link_speed", &speed)));
         }

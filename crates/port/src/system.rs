@@ -230,7 +230,9 @@ impl SystemPort {
             s.set_filter(filter)?;
         }
         let ring = ring
-            .inspect_err(|e| log::info!(target: "netdev_linux", "{}: no receive ring ({e})", self.netdev.name))
+            .inspect_err(
+                |e| log::info!(target: "netdev_linux", "{}: no receive ring ({e})", self.netdev.name),
+            )
             .ok();
         s.bind(index)?;
         if outer.is_none() {
@@ -312,7 +314,10 @@ impl Port for SystemPort {
         true
     }
     fn open_tx(&self, _worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(SystemTx::new(Arc::clone(&self.senders), &self.netdev.name)))
+        Ok(Box::new(SystemTx::new(
+            Arc::clone(&self.senders),
+            &self.netdev.name,
+        )))
     }
     fn qos_types(&self) -> &'static [&'static str] {
         qos::TYPES

@@ -6,8 +6,8 @@
 use crate::guest::vduse::{VduseContext, is_vduse, open_vduse};
 use crate::guest::vhost::{VhostContext, open_vhost};
 use crate::{
-    AfxdpPort, Birthplace, Divert, DummyPort, IngressFilters, KeptTaps, MarkPrograms, Port, PortError, Receivers,
-    SystemPort, dummy, tap,
+    AfxdpPort, Birthplace, Divert, DummyPort, IngressFilters, KeptTaps, MarkPrograms, Port, PortError,
+    Receivers, SystemPort, dummy, tap,
 };
 use heddle_tunnel::TunnelType;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Leads the packets of a device's queues to the AF_XDP sockets that are bound to these queues. Packets of a
-// queue without a socket go on to the host's stack.
+// queue without a socket continue to the host's stack.
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

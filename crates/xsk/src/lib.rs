@@ -14,7 +14,8 @@
 //! place: with the kernel (in a ring or beneath it), lent to a packet, or in a free list. `tests.rs` checks
 //! that with a model of the kernel's side.
 //!
-//! [`Program`] is the XDP program that leads a device's packets to the sockets. It goes away with the process.
+//! [`Program`] is the XDP program that leads a device's packets to the sockets. It goes away with the
+//! process.
 //!
 //! Source: Linux, `Documentation/networking/af_xdp.rst` and `xsk-tx-metadata.rst`.
 

@@ -40,7 +40,9 @@ impl Program {
         let sockets = ebpf.take_map("hd_sockets").ok_or("the map is missing")?;
         let sockets = XskMap::try_from(sockets).map_err(|e| why(&e))?;
         let program = ebpf.program_mut("hd_xsk").ok_or("the program is missing")?;
-        let program: &mut Xdp = program.try_into().map_err(|e: aya::programs::ProgramError| why(&e))?;
+        let program: &mut Xdp = program
+            .try_into()
+            .map_err(|e: aya::programs::ProgramError| why(&e))?;
         program.load().map_err(|e| why(&e))?;
         let mode = if native { XdpMode::Driver } else { XdpMode::Skb };
         program.attach_to_if_index(ifindex, mode).map_err(|e| why(&e))?;
@@ -53,7 +55,7 @@ impl Program {
     /// Leads the packets of a queue to its socket.
     ///
     /// # Errors
-    /// As [`Program::attach`]; the device has more than [`MAX_QUEUES`] queues.
+    /// See [`Program::attach`]; or the device has more than [`MAX_QUEUES`] queues.
     pub fn lead(&mut self, queue: u32, to: &crate::Queue) -> Result<(), String> {
         let fd = to.as_fd().as_raw_fd();
         self.sockets.set(queue, fd, 0).map_err(|e| why(&e))

@@ -1,8 +1,8 @@
 //! The memory of a socket's frames (UMEM).
 //!
-//! Invariants: the memory stays mapped as long as the region. A frame's bytes are only read while the frame is
-//! ours; the kernel writes to frames of the fill ring and reads frames of the transmit ring. Addresses that
-//! the kernel reports are checked all the same ([`Region::bytes`]).
+//! Invariants: the memory stays mapped as long as the region. The kernel writes to frames of the fill ring,
+//! and reads frames of the transmit ring; all others are ours. Addresses that the kernel reports are checked
+//! all the same ([`Region::bytes`]).
 
 #![allow(unsafe_code)] // memory that the kernel writes
 
@@ -45,7 +45,9 @@ impl Region {
     }
     /// The frame of an address, if the `len` bytes from there on are in one frame of this region.
     pub(crate) fn frame_of(&self, address: u64, len: u32) -> Option<u32> {
-        let frame = u32::try_from(address / FRAME as u64).ok().filter(|f| *f < self.frames)?;
+        let frame = u32::try_from(address / FRAME as u64)
+            .ok()
+            .filter(|f| *f < self.frames)?;
         (address % FRAME as u64 + u64::from(len) <= FRAME as u64).then_some(frame)
     }
     /// The memory at an address for which [`Region::frame_of`] has found a frame.
@@ -59,7 +61,7 @@ impl Region {
         let Some(from) = self.bytes(address, to.len() as u32) else {
             return false;
         };
-        // SAFETY: `bytes` has checked that so many bytes are mapped; `to` is private memory.
+        // SAFETY: `bytes` has checked that these bytes are mapped; `to` is private memory.
         unsafe { core::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr(), to.len()) };
         true
     }
@@ -67,9 +69,14 @@ impl Region {
     ///
     /// # Safety
     /// The frame is ours: in no ring, not lent, and no other thread writes to it.
-    pub(crate) unsafe fn write<T>(&self, address: u64, len: u32, fill: impl FnOnce(&mut [u8]) -> T) -> Option<T> {
+    pub(crate) unsafe fn write<T>(
+        &self,
+        address: u64,
+        len: u32,
+        fill: impl FnOnce(&mut [u8]) -> T,
+    ) -> Option<T> {
         let to = self.bytes(address, len)?;
-        // SAFETY: so many bytes are mapped (`bytes`), and by contract nothing else refers to them meanwhile.
+        // SAFETY: `bytes` has checked that they are mapped. By contract nothing else refers to them.
         let bytes = unsafe { core::slice::from_raw_parts_mut(to.as_ptr(), len as usize) };
         Some(fill(bytes))
     }

@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Where in its mapping a ring has its parts, bytes.
+/// Offsets of a ring's parts in its mapping, bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     pub(crate) producer: u64,
@@ -28,9 +28,9 @@ pub(crate) struct Layout {
 }
 
 /// An entry: a plain value.
-pub(crate) trait Entry: Copy + FromBytes + IntoBytes {}
-impl Entry for u64 {}
-impl Entry for Descriptor {}
+pub(crate) trait RingEntry: Copy + FromBytes + IntoBytes {}
+impl RingEntry for u64 {}
+impl RingEntry for Descriptor {}
 
 /// One frame of a packet in the receive or transmit ring (`struct xdp_desc`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes)]
@@ -58,7 +58,7 @@ struct Shared<T> {
     entries: PhantomData<T>,
 }
 
-impl<T: Entry> Shared<T> {
+impl<T: RingEntry> Shared<T> {
     fn map(fd: BorrowedFd<'_>, at: u64, layout: Layout, size: u32) -> io::Result<Self> {
         let len = layout.entries + u64::from(size) * size_of::<T>() as u64;
         let words = [layout.producer, layout.consumer, layout.flags];
@@ -76,8 +76,8 @@ impl<T: Entry> Shared<T> {
         })
     }
     fn word(&self, at: u64) -> &AtomicU32 {
-        // SAFETY: `map` has checked that an aligned word is there, in memory that lives as long as `self`. Both
-        // sides access it as one word.
+        // SAFETY: `map` has checked that an aligned word is there, in memory that lives as long as `self`.
+        // Both sides access it as one word.
         unsafe { AtomicU32::from_ptr(self.map.as_ptr().as_ptr().add(at as usize).cast()) }
     }
     fn producer(&self) -> &AtomicU32 {
@@ -109,7 +109,7 @@ pub(crate) struct Producer<T> {
     end: u32,
 }
 
-impl<T: Entry> Producer<T> {
+impl<T: RingEntry> Producer<T> {
     /// Maps the ring of `size` entries at offset `at` of a descriptor.
     ///
     /// # Errors
@@ -117,7 +117,11 @@ impl<T: Entry> Producer<T> {
     pub(crate) fn map(fd: BorrowedFd<'_>, at: u64, layout: Layout, size: u32) -> io::Result<Self> {
         let ring = Shared::map(fd, at, layout, size)?;
         let next = ring.producer().load(Ordering::Relaxed);
-        Ok(Self { ring, next, end: next })
+        Ok(Self {
+            ring,
+            next,
+            end: next,
+        })
     }
     /// The number of entries that can be pushed; at least `wanted` if there is so much room.
     #[inline]
@@ -130,9 +134,11 @@ impl<T: Entry> Producer<T> {
         let consumed = self.ring.consumer().load(Ordering::Acquire);
         self.end = consumed.wrapping_add(self.ring.size);
         // An index that makes no sense leaves no room.
-        Some(self.end.wrapping_sub(self.next)).filter(|n| *n <= self.ring.size).unwrap_or(0)
+        Some(self.end.wrapping_sub(self.next))
+            .filter(|n| *n <= self.ring.size)
+            .unwrap_or(0)
     }
-    /// Writes an entry; the caller has asked for [`Producer::room`].
+    /// Writes an entry, for which [`Producer::room`] has found room.
     #[inline]
     pub(crate) fn push(&mut self, entry: T) {
         debug_assert!(self.end != self.next);
@@ -167,12 +173,16 @@ pub(crate) struct Consumer<T> {
     end: u32,
 }
 
-impl<T: Entry> Consumer<T> {
-    /// As [`Producer::map`].
+impl<T: RingEntry> Consumer<T> {
+    /// See [`Producer::map`].
     pub(crate) fn map(fd: BorrowedFd<'_>, at: u64, layout: Layout, size: u32) -> io::Result<Self> {
         let ring = Shared::map(fd, at, layout, size)?;
         let next = ring.consumer().load(Ordering::Relaxed);
-        Ok(Self { ring, next, end: next })
+        Ok(Self {
+            ring,
+            next,
+            end: next,
+        })
     }
     /// Looks for new entries. Returns the number of entries that wait.
     #[inline]

@@ -1,7 +1,7 @@
 //! Receiving: packets out of the frames that the kernel has filled.
 //!
-//! A short packet is copied, and its frame is free at once. Of a longer one the first [`HEAD`] bytes are
-//! copied; the others stay in the frame, which is lent to the packet. [`Rx::complete`] gives the frames back
+//! A short packet is copied, and its frame is free at once. The first [`HEAD`] bytes of a longer
+//! one are copied; the others stay in the frame, which is lent to the packet. [`Rx::complete`] gives the frames back
 //! to the kernel when no packet refers to them.
 //!
 //! The fill ring has room for all frames, so that a free frame can always be given to the kernel.
@@ -79,7 +79,9 @@ impl Rx {
         }
         // Bounded by the ring, so that bad packets do not hold the worker.
         while !burst.is_full() {
-            let Some(frames) = self.frames_of_next() else { break };
+            let Some(frames) = self.frames_of_next() else {
+                break;
+            };
             let packet = match frames {
                 1 => self.take_one(pool),
                 n => self.take_many(pool, n),
@@ -131,7 +133,11 @@ impl Rx {
 
     /// Takes the next packet, which is in `n` frames.
     fn take_many(&mut self, pool: &mut Pool, n: u32) -> Option<Packet> {
-        let descriptors = |rx: &Self, i| rx.ring.peek(i).filter(|d| rx.region.frame_of(d.address, d.len).is_some());
+        let descriptors = |rx: &Self, i| {
+            rx.ring
+                .peek(i)
+                .filter(|d| rx.region.frame_of(d.address, d.len).is_some())
+        };
         let (mut known, mut bytes) = (0, 0);
         for d in (0..n).filter_map(|i| descriptors(self, i)) {
             known += 1;
@@ -179,9 +185,9 @@ impl Rx {
         let Some(bytes) = self.region.bytes(address, len) else {
             return;
         };
-        // SAFETY: the bytes are mapped as long as the region, which `drop` leaves mapped while a packet refers
-        // to it. The kernel does not write to the frame before `complete` gives it back, when the lender is
-        // whole.
+        // SAFETY: the bytes are mapped as long as the region, and `drop` leaves it mapped while a packet
+        // refers to it. The kernel does not write to the frame before `complete` gives it back, and then
+        // the lender is whole.
         let pushed = unsafe { packet.push_seg(bytes, len, &mut self.lender) };
         debug_assert!(pushed, "at most MAX_SEGS frames");
         self.lent.push(frame_start(address));

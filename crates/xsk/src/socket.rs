@@ -11,7 +11,9 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
     XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
 };
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -33,7 +35,7 @@ pub struct QueueConfig {
     pub tx_frames: u32,
     /// The device reads and writes the frames itself; otherwise the kernel copies.
     pub zero_copy: bool,
-    /// The kernel says when it has to be called; otherwise it is called each time.
+    /// The kernel reports when it has to be called; otherwise it is called each time.
     pub need_wakeup: bool,
 }
 
@@ -87,7 +89,7 @@ impl Socket {
     pub(crate) fn is_zero_copy(&self) -> bool {
         self.zero_copy
     }
-    /// Whether the kernel does not say when it has to be called.
+    /// Whether the kernel has to be called each time.
     pub(crate) fn is_always_called(&self) -> bool {
         !self.need_wakeup
     }
@@ -162,7 +164,10 @@ impl Queue {
             true => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
             false => SocketAddrXdpFlags::empty(),
         };
-        bind(&fd, &SocketAddrXdp::new(mode | wakeup | sg, config.ifindex, config.queue))?;
+        bind(
+            &fd,
+            &SocketAddrXdp::new(mode | wakeup | sg, config.ifindex, config.queue),
+        )?;
         let zero_copy = sockopt::xdp_options(&fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
         let socket = Arc::new(Socket {
             fd,
@@ -172,7 +177,13 @@ impl Queue {
             need_wakeup: config.need_wakeup,
             put_off: AtomicBool::new(false),
         });
-        let rx = Rx::new(Arc::clone(&socket), Arc::clone(&region), fill, receive, 0..received);
+        let rx = Rx::new(
+            Arc::clone(&socket),
+            Arc::clone(&region),
+            fill,
+            receive,
+            0..received,
+        );
         let frames = received..received + sent;
         let tx = Tx::new(Arc::clone(&socket), region, transmit, completion, frames);
         Ok((Self { socket }, rx, tx))

@@ -1,10 +1,10 @@
-//! The rings against a model of the kernel's side: each frame is in one place, packets keep their bytes and
-//! their order, whatever is kept, dropped or refused.
+//! The rings against a model of the kernel's side. Each frame is in one place, and packets keep their bytes
+//! and their order, whatever is kept, dropped or refused.
 
 #![allow(unsafe_code)] // the model writes frames
 
 use crate::region::{FRAME, Region};
-use crate::ring::{CONTINUES, Consumer, Descriptor, Entry, HAS_METADATA, Layout, Producer};
+use crate::ring::{CONTINUES, Consumer, Descriptor, HAS_METADATA, Layout, Producer, RingEntry};
 use crate::rx::Rx;
 use crate::socket::Socket;
 use crate::tx::{METADATA, Refused, Tx};
@@ -30,7 +30,7 @@ fn file(size: u32) -> OwnedFd {
 }
 
 /// A ring's ends.
-fn ring<T: Entry>(size: u32) -> (Producer<T>, Consumer<T>) {
+fn ring<T: RingEntry>(size: u32) -> (Producer<T>, Consumer<T>) {
     let fd = file(size);
     (
         Producer::map(fd.as_fd(), 0, LAYOUT, size).unwrap(),
@@ -65,7 +65,11 @@ impl Sender {
         for (i, piece) in bytes.chunks(piece).enumerate() {
             let address = self.frames.pop_front().unwrap() + HEADROOM as u64;
             // SAFETY: the frame was in the fill ring: it is the kernel's.
-            unsafe { self.region.write(address, piece.len() as u32, |to| to.copy_from_slice(piece)) }.unwrap();
+            unsafe {
+                self.region
+                    .write(address, piece.len() as u32, |to| to.copy_from_slice(piece))
+            }
+            .unwrap();
             self.ring.push(Descriptor {
                 address,
                 len: piece.len() as u32,
@@ -98,10 +102,15 @@ fn bytes(n: usize, len: usize) -> Vec<u8> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Receive { len: usize, piece: usize },
+    Receive {
+        len: usize,
+        piece: usize,
+    },
     Poll,
     /// Forget the packets of the burst but every n-th, which is kept longer.
-    Forward { keep: usize },
+    Forward {
+        keep: usize,
+    },
     DropKept,
 }
 
@@ -288,7 +297,11 @@ fn descriptors_that_make_no_sense_are_refused() {
         (0, u32::MAX),
     ] {
         assert!(kernel.ring.room(1) > 0);
-        kernel.ring.push(Descriptor { address, len, options: 0 });
+        kernel.ring.push(Descriptor {
+            address,
+            len,
+            options: 0,
+        });
     }
     kernel.ring.publish();
     assert_eq!(rx.rx(&mut pool, &mut burst), 0);
@@ -322,8 +335,14 @@ fn indices_that_make_no_sense_mean_nothing() {
     rustix::io::pwrite(&fd, &77_u32.to_ne_bytes(), 64).unwrap();
     assert_eq!(producer.room(9), 0);
     for bad in [
-        Layout { producer: 2, ..LAYOUT },
-        Layout { flags: 1 << 20, ..LAYOUT },
+        Layout {
+            producer: 2,
+            ..LAYOUT
+        },
+        Layout {
+            flags: 1 << 20,
+            ..LAYOUT
+        },
         Layout { entries: 4, ..LAYOUT },
     ] {
         assert!(Producer::<u64>::map(fd.as_fd(), 0, bad, 8).is_err());

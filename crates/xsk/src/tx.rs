@@ -1,4 +1,4 @@
-//! Sending: packets are copied into free frames, and the kernel is told once for all of a burst.
+//! Sending: packets are copied into free frames, and the kernel is called once a burst.
 //!
 //! The completion ring has room for all frames, as the kernel demands.
 
@@ -91,8 +91,8 @@ impl Tx {
         self.metadata
     }
 
-    /// Copies a packet to the transmit ring. The kernel gets it at the next [`Tx::flush`]. The packet is no GSO
-    /// packet; its checksum is partial only if [`Tx::fills_checksums`].
+    /// Copies a packet to the transmit ring. The kernel gets it at the next [`Tx::flush`]. It must be no GSO
+    /// packet, and its checksum is partial only if [`Tx::fills_checksums`].
     ///
     /// # Errors
     /// The packet was not copied.
@@ -114,11 +114,18 @@ impl Tx {
             let Some(frame) = self.free.pop() else {
                 return Err(Refused::Full); // checked above
             };
-            let mut options = if done == 0 { self.describe(frame, packet) } else { 0 };
+            let mut options = if done == 0 {
+                self.describe(frame, packet)
+            } else {
+                0
+            };
             let n = (len - done).min(ROOM);
             let address = frame + METADATA as u64;
             // SAFETY: the frame was free, so it is in no ring and nothing refers to it; `self` is exclusive.
-            unsafe { self.region.write(address, n as u32, |to| packet.copy_from(done, to)) };
+            unsafe {
+                self.region
+                    .write(address, n as u32, |to| packet.copy_from(done, to))
+            };
             done += n;
             options |= if done < len { CONTINUES } else { 0 };
             self.ring.push(Descriptor {
@@ -145,8 +152,9 @@ impl Tx {
         };
         // SAFETY: as in `push`.
         unsafe {
-            self.region
-                .write(frame, METADATA as u32, |to| to.copy_from_slice(metadata.as_bytes()));
+            self.region.write(frame, METADATA as u32, |to| {
+                to.copy_from_slice(metadata.as_bytes())
+            });
         }
         HAS_METADATA
     }
@@ -156,7 +164,9 @@ impl Tx {
     fn reclaim(&mut self) {
         let n = self.completed.look();
         for i in 0..n {
-            let Some(address) = self.completed.peek(i) else { break };
+            let Some(address) = self.completed.peek(i) else {
+                break;
+            };
             self.free.push(address & !(FRAME as u64 - 1));
         }
         self.completed.advance(n);

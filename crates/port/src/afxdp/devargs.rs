@@ -64,7 +64,11 @@ fn parse(devargs: &str) -> Result<Named, String> {
 /// The address with its domain: `0000:05:00.0`.
 fn pci_address(text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase();
-    let full = if text.matches(':').count() == 1 { format!("0000:{text}") } else { text };
+    let full = if text.matches(':').count() == 1 {
+        format!("0000:{text}")
+    } else {
+        text
+    };
     let (domain, rest) = full.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
     let (device, function) = rest.split_once('.')?;
@@ -98,7 +102,10 @@ fn find(sys: &Path, device: &Named) -> Result<String, String> {
                 return Err(format!("there is no PCI device {address}"));
             }
             let driver = fs::read_link(device.join("driver")).ok();
-            let driver = driver.as_ref().and_then(|d| d.file_name()?.to_str()).unwrap_or("no driver");
+            let driver = driver
+                .as_ref()
+                .and_then(|d| d.file_name()?.to_str())
+                .unwrap_or("no driver");
             if USERSPACE_DRIVERS.contains(&driver) || driver == "no driver" {
                 return Err(format!(
                     "{address} is bound to {driver}: give it back to the kernel's driver, for example with \
@@ -127,9 +134,15 @@ mod tests {
             ("0000:05:00.0", Named::Pci("0000:05:00.0".into())),
             ("05:00.1", Named::Pci("0000:05:00.1".into())),
             ("pci:0000:AF:1f.7,promisc=1", Named::Pci("0000:af:1f.7".into())),
-            ("class=eth,mac=00:11:22:33:44:5F", Named::Mac("00:11:22:33:44:5f".into())),
+            (
+                "class=eth,mac=00:11:22:33:44:5F",
+                Named::Mac("00:11:22:33:44:5f".into()),
+            ),
             ("net_af_xdp0,iface=eth1", Named::Netdev("eth1".into())),
-            ("net_af_packet1,iface=eth2,blocksz=4096", Named::Netdev("eth2".into())),
+            (
+                "net_af_packet1,iface=eth2,blocksz=4096",
+                Named::Netdev("eth2".into()),
+            ),
             ("eth_af_xdp7, start_queue=1, iface=p0", Named::Netdev("p0".into())),
         ] {
             assert_eq!(parse(text), Ok(expected), "{text}");
@@ -141,7 +154,10 @@ mod tests {
             ("00000:05:00.0", "expected a PCI address"),
             ("class=eth", "mac=ADDRESS is missing"),
             ("net_af_xdp0", "iface=DEVICE is missing"),
-            ("0000:05:00.0,representor=[0-3]", "representors are the kernel's devices"),
+            (
+                "0000:05:00.0,representor=[0-3]",
+                "representors are the kernel's devices",
+            ),
         ] {
             assert!(parse(text).unwrap_err().contains(why), "{text}");
         }
@@ -182,7 +198,10 @@ mod tests {
             ("07:00.0", "has no network device (driver nvme)"),
             ("08:00.0", "is bound to no driver"),
             ("09:00.0", "there is no PCI device 0000:09:00.0"),
-            ("class=eth,mac=00:11:22:33:44:56", "no network card of the kernel has the address"),
+            (
+                "class=eth,mac=00:11:22:33:44:56",
+                "no network card of the kernel has the address",
+            ),
         ] {
             assert!(found(devargs).unwrap_err().contains(why), "{devargs}");
         }

@@ -118,7 +118,10 @@ mod tests {
     #[test]
     fn options_are_open_vswitch_s() {
         let plain = parse(&[]).unwrap();
-        assert_eq!((plain.mode, plain.need_wakeup, plain.first_queue), (None, true, 0));
+        assert_eq!(
+            (plain.mode, plain.need_wakeup, plain.first_queue),
+            (None, true, 0)
+        );
         assert_eq!(plain.modes(), Mode::ALL);
         let all = parse(&[
             ("xdp-mode", "Native"),

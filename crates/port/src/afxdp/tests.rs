@@ -12,7 +12,10 @@ fn with_pair(check: impl FnOnce() + Send + 'static) -> bool {
         out.is_ok_and(|out| out.status.success())
     };
     let thread = std::thread::spawn(move || {
-        #[expect(deprecated, reason = "its successor is unsafe; nothing that processes share is unshared here")]
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe; nothing that processes share is unshared here"
+        )]
         if rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).is_err() {
             return false;
         }
@@ -26,7 +29,10 @@ fn with_pair(check: impl FnOnce() + Send + 'static) -> bool {
 }
 
 fn options(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
 }
 
 /// Receives `n` packets, or fewer within a second.
@@ -36,7 +42,12 @@ fn receive(queue: &mut Box<dyn RxQueue>, n: usize) -> Vec<Vec<u8>> {
     while all.len() < n && Instant::now() < until {
         let mut burst = Burst::new();
         queue.rx(&mut pool, &mut burst);
-        all.extend(burst.iter().filter(|p| p.head().starts_with(&[2, 0, 0, 0, 0, 1])).map(Packet::to_vec));
+        all.extend(
+            burst
+                .iter()
+                .filter(|p| p.head().starts_with(&[2, 0, 0, 0, 0, 1]))
+                .map(Packet::to_vec),
+        );
         pool.put_all(burst);
         queue.complete();
     }
@@ -71,7 +82,10 @@ fn packets_cross_a_pair() {
         }
         one.set_admin(false).unwrap();
         assert!(!one.status().admin_up);
-        let counts = one.open_tx(0, 1).unwrap().tx(&mut pool, &[&Packet::from_bytes(&frame(0, 60))]);
+        let counts = one
+            .open_tx(0, 1)
+            .unwrap()
+            .tx(&mut pool, &[&Packet::from_bytes(&frame(0, 60))]);
         assert_eq!((counts.sent, counts.down), (0, 1));
     });
     if !possible {
@@ -86,10 +100,16 @@ fn faults_are_one_sentence() {
             Ok(_) => String::new(),
             Err(e) => e.to_string(),
         };
-        assert_eq!(why("nope", &[]), "could not open network device nope (No such device)");
+        assert_eq!(
+            why("nope", &[]),
+            "could not open network device nope (No such device)"
+        );
         assert!(why("lo", &[]).contains("a loopback device cannot be a port"));
         let port = AfxdpPort::open("a0", &options(&[])).unwrap();
-        assert!(port.open_rx(4).is_err_and(|e| e.to_string().contains("it has 1 receive queues, and n_rxq=4")));
+        assert!(
+            port.open_rx(4)
+                .is_err_and(|e| e.to_string().contains("it has 1 receive queues, and n_rxq=4"))
+        );
         // The port goes on with one queue, and reports the error until it has what is wanted.
         assert_eq!(port.open_rx(1).unwrap().len(), 1);
         assert!(port.status().error.unwrap().contains("n_rxq=4"));
@@ -101,14 +121,26 @@ fn faults_are_one_sentence() {
         let port = dpdk(&[("dpdk-devargs", "net_af_xdp0,iface=a0")]).unwrap();
         assert_eq!((port.name(), port.kind()), ("phys0", "dpdk"));
         let status = port.status().extra;
-        assert!(status.contains(&("heddle-device".into(), "a0".into())), "{status:?}");
-        assert!(port.set_options(&options(&[("dpdk-devargs", "net_af_xdp0,iface=a1")])).is_err());
+        assert!(
+            status.contains(&("heddle-device".into(), "a0".into())),
+            "{status:?}"
+        );
+        assert!(
+            port.set_options(&options(&[("dpdk-devargs", "net_af_xdp0,iface=a1")]))
+                .is_err()
+        );
         drop(port);
         let zero_copy = why("a0", &[("xdp-mode", "native-with-zerocopy")]);
-        assert!(zero_copy.contains("native-with-zerocopy: queue 0: "), "{zero_copy}");
+        assert!(
+            zero_copy.contains("native-with-zerocopy: queue 0: "),
+            "{zero_copy}"
+        );
         let first = AfxdpPort::open("a0", &options(&[])).unwrap();
         let busy = why("a0", &[]);
-        assert!(busy.contains("another program has an XDP program at the device"), "{busy}");
+        assert!(
+            busy.contains("another program has an XDP program at the device"),
+            "{busy}"
+        );
         drop(first);
         assert_eq!(why("a0", &[]), "", "nothing is left of a port that is gone");
     });
@@ -137,7 +169,8 @@ fn other_options_and_devices_open_the_queues_again() {
             .tx(&mut Pool::new(8), &[&Packet::from_bytes(&frame(1, 300))]);
         assert_eq!(counts.sent, 1);
         assert_eq!(receive(&mut rx[0], 1), [frame(1, 300)]);
-        port.set_options(&options(&[("xdp-mode", "native-with-zerocopy")])).unwrap();
+        port.set_options(&options(&[("xdp-mode", "native-with-zerocopy")]))
+            .unwrap();
         drop(rx);
         assert!(port.open_rx(1).is_err());
         assert!(port.status().error.unwrap().contains("native-with-zerocopy"));

@@ -19,8 +19,8 @@ use super::iface::Session;
 use super::{Body, Iface, InterfaceError};
 use crate::reconcile::desired::{BridgeRow, InterfaceRow, PortRow};
 use crate::reconcile::environment::Environment;
-use crate::reconcile::tunnels::Tunnels;
 use crate::reconcile::mac;
+use crate::reconcile::tunnels::Tunnels;
 
 /// Names that the datapaths themselves have.
 const RESERVED: [&str; 3] = ["ovs-netdev", "ovs-dummy", "ovs-system"];
