@@ -155,7 +155,7 @@ def scenario_several_queues(lab):
 
 @limit(300)
 def scenario_killed_and_started(lab):
-    """Nothing of a port outlives the process, and a new one takes the card again."""
+    """A process that is killed leaves no program, and its successor takes the card again."""
     sw, _, pod = one(lab)
     lab.net.ping(pod, "10.1.0.2")
     for _ in range(5):
@@ -196,7 +196,7 @@ def scenario_ports_of_dpdk(lab):
 
 @limit(300)
 def scenario_faults(lab):
-    """One sentence in Interface.error; other ports go on."""
+    """One sentence in Interface.error; other ports continue."""
     sw, _, pod = one(lab)
     for name, options, why in (
         ("nope", {}, "could not open network device nope (No such device)"),
@@ -217,7 +217,7 @@ def scenario_faults(lab):
     again = cable(lab, sw, "10.1.0.5/24", name="again")
     wait_for("no error", lambda: error(sw) == "[]")
     until_reply(lab, pod, "10.1.0.5")
-    # It moves to another namespace.
+    # Another namespace gets the device.
     lab.net.ip(sw.netns, "link", "set", CARD, "netns", lab.net.namespace("elsewhere"))
     wait_for("an error", lambda: "No such device" in error(sw))
     lab.net.ping(pod, "10.1.0.1")
@@ -282,7 +282,7 @@ def scenario_bond(lab):
 
 @limit(240)
 def scenario_down_and_up(lab):
-    """What is sent while the card is down is dropped, not kept."""
+    """Packets that are sent while the card is down are dropped, not kept."""
     sw, wire, pod = one(lab)
     lab.net.ping(pod, "10.1.0.2")
     lab.net.ip(sw.netns, "link", "set", CARD, "down")

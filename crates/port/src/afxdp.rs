@@ -1,13 +1,13 @@
-//! `afxdp` ports: a network device whose packets come into this process's memory past the host's stack. Ports
-//! of type `dpdk` are the same, for a device that `options:dpdk-devargs` names ([`devargs`]); its kernel driver
-//! stays.
+//! `afxdp` ports: a network device whose packets come into this process's memory past the host's stack.
+//! Ports of type `dpdk` are the same, for a device that `options:dpdk-devargs` names ([`devargs`]); the
+//! kernel's driver keeps it.
 //!
 //! Each receive queue is a socket that is bound to one queue of the device; it sends, too. Workers that share
 //! a transmit queue lock it, once a burst. The device's other queues, if there are some, stay with the host's
 //! stack.
 //!
-//! AF_XDP has no segmentation offload: GSO packets are cut before they are sent. The kernel fills checksums in
-//! where it copies packets; a zero-copy driver does not, so the switch does.
+//! AF_XDP has no segmentation offload: GSO packets are cut before they are sent. The kernel fills checksums
+//! in where it copies packets; a zero-copy driver does not, so the switch does.
 //!
 //! All queues are opened together, in the best mode that all of them have. They are opened again when their
 //! number, the options or the device change; packets that are in the old rings are lost then.
@@ -38,11 +38,11 @@ pub struct AfxdpPort {
     kind: &'static str,
     netdev: Netdev,
     senders: Arc<Senders>,
-    state: Mutex<State>,
+    state: Mutex<PortState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PortState {
     options: Options,
     /// The text that has named the device.
     devargs: Option<String>,
@@ -71,6 +71,21 @@ struct Device {
     /// Receiving halves that no worker has yet.
     unused: Vec<Rx>,
     _program: Program,
+}
+
+impl Device {
+    /// The fault of a device with that MTU, if its longest packets cannot be received.
+    fn too_long(&self, mtu: u32) -> Option<String> {
+        // Two tags and the Ethernet header.
+        let longest = heddle_xsk::MAX_RECEIVED - 22;
+        let lost = mtu as usize > longest && !self.queues.iter().all(Queue::takes_many_frames);
+        lost.then(|| {
+            format!(
+                "mode {} receives no packets beyond an MTU of {longest}",
+                self.mode.name()
+            )
+        })
+    }
 }
 
 impl AfxdpPort {
@@ -110,7 +125,7 @@ impl AfxdpPort {
         let port = Self {
             name: name.to_owned(),
             kind,
-            state: Mutex::new(State {
+            state: Mutex::new(PortState {
                 options: wanted,
                 devargs: options.get(DEVARGS).cloned(),
                 device: None,
@@ -132,12 +147,12 @@ impl AfxdpPort {
     }
 
     /// Opens `n` queues of the device, in place of those that are open.
-    fn open_device(&self, state: &mut State, n: usize) -> Result<(), PortError> {
+    fn open_device(&self, state: &mut PortState, n: usize) -> Result<(), PortError> {
         self.senders.set(Vec::new());
         state.lost += state.device.as_ref().map_or(0, losses);
         state.device = None;
         state.stale = false;
-        let opened = self.try_modes(state.options, n.clamp(1, Self::MAX_RXQ) as u32);
+        let opened = self.try_modes(state.options, n.clamp(1, Self::MAX_RXQ));
         match &opened {
             Err(why) => (state.failure, state.failed_n) = (Some(why.to_string()), n),
             Ok(_) if n >= state.failed_n => state.failure = None,
@@ -150,8 +165,9 @@ impl AfxdpPort {
         Ok(())
     }
 
-    fn try_modes(&self, options: Options, n: u32) -> Result<(Device, Vec<Tx>), PortError> {
+    fn try_modes(&self, options: Options, n: usize) -> Result<(Device, Vec<Tx>), PortError> {
         let name = &self.netdev.name;
+        let n = u32::try_from(n).unwrap_or(MAX_QUEUES);
         let ifindex = self.netdev.ifindex()?;
         let refused =
             |why: String| PortError::Config(format!("could not open network device {name} ({why})"));
@@ -295,7 +311,8 @@ impl Port for AfxdpPort {
             let speed = (now.speed_bps > 0).then(|| format!("{}Gbps", now.speed_bps as f64 / 1e9));
             now.extra.extend(speed.map(|speed| status("link_speed", &speed)));
         }
-        now.error = state.failure.clone();
+        let too_long = || state.device.as_ref().and_then(|d| d.too_long(now.mtu));
+        now.error = state.failure.clone().or_else(too_long);
         self.senders.set_up(now.admin_up);
         state.last = now.clone();
         now

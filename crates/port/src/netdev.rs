@@ -11,8 +11,8 @@ pub(crate) struct Netdev {
 }
 
 impl Netdev {
-    /// Opens device `name`. Refuses devices that would take sent packets in and give nothing sensible back. The
-    /// words begin as Open vSwitch's do.
+    /// Opens device `name`. Refuses devices that would take sent packets in and give nothing sensible back.
+    /// The words begin as Open vSwitch's do.
     ///
     /// # Errors
     /// [`PortError::Sys`]: no such device. [`PortError::Config`]: it is a loopback device, or its frames are
@@ -75,17 +75,17 @@ impl Netdev {
         now
     }
 
-    /// As [`crate::Port::set_mtu`].
+    /// See [`crate::Port::set_mtu`].
     pub(crate) fn set_mtu(&self, mtu: u32) -> Result<(), PortError> {
         let done = self.link.set_mtu(&self.name, mtu);
         done.map_err(|e| PortError::sys(format!("could not set MTU of {} to {mtu}", self.name), e))
     }
-    /// As [`crate::Port::set_mac`].
+    /// See [`crate::Port::set_mac`].
     pub(crate) fn set_mac(&self, mac: [u8; 6]) -> Result<(), PortError> {
         let done = self.link.set_mac(&self.name, mac);
         done.map_err(|e| PortError::sys(format!("could not set hardware address of {}", self.name), e))
     }
-    /// As [`crate::Port::set_admin`].
+    /// See [`crate::Port::set_admin`].
     pub(crate) fn set_admin(&self, up: bool) -> Result<(), PortError> {
         let done = self.link.set_up(&self.name, up);
         done.map_err(|e| PortError::sys(format!("could not set flags of {}", self.name), e))

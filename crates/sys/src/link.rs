@@ -288,7 +288,7 @@ impl LinkCtl {
     /// Turns offloads on again that [`LinkCtl::turn_off`] has returned.
     ///
     /// # Errors
-    /// As there.
+    /// See there.
     pub fn turn_on(&self, name: &str, flags: u32) -> io::Result<()> {
         let was = self.flags_of(name)?;
         self.ethtool(name, &mut [ETHTOOL_SFLAGS, was | flags])

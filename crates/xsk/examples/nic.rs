@@ -69,7 +69,8 @@ fn main() -> Result<(), String> {
     match args.as_slice() {
         ["send", device, bytes, seconds] => {
             let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));
-            let (bytes, seconds) = (number(bytes)? as usize, number(seconds)?);
+            let bytes = usize::try_from(number(bytes)?).map_err(|e| e.to_string())?;
+            let seconds = number(seconds)?;
             println!("{}", send(&mut open(device)?, bytes, seconds));
         }
         ["forward", one, other] => {

@@ -20,8 +20,10 @@
 //! Source: Linux, `Documentation/networking/af_xdp.rst` and `xsk-tx-metadata.rst`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
+#![allow(clippy::cast_possible_truncation)] // lengths and numbers of frames are below u32::MAX
 
 mod program;
+mod queue;
 mod region;
 mod ring;
 mod rx;
@@ -31,7 +33,7 @@ mod tests;
 mod tx;
 
 pub use program::{MAX_QUEUES, Program};
-pub use region::{FRAME, Region};
+pub use queue::{Losses, Queue, QueueConfig};
+pub use region::MAX_RECEIVED;
 pub use rx::{Rx, RxFaults};
-pub use socket::{Losses, Queue, QueueConfig};
 pub use tx::{Refused, Tx};

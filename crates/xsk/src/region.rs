@@ -12,11 +12,14 @@ use std::io;
 use std::os::fd::AsFd;
 
 /// Bytes of a frame, a page. A packet that is longer takes several.
-pub const FRAME: usize = 4096;
+pub(crate) const FRAME: usize = 4096;
+
+/// Bytes of the longest packet that is received in one frame: the kernel keeps room in front of it.
+pub const MAX_RECEIVED: usize = FRAME - 256;
 
 /// Frames in memory that the kernel can write to.
 #[derive(Debug)]
-pub struct Region {
+pub(crate) struct Region {
     map: Mapping,
     frames: u32,
 }
@@ -26,16 +29,12 @@ impl Region {
     ///
     /// # Errors
     /// No memory, or no descriptors left.
-    pub fn new(frames: u32) -> io::Result<Self> {
+    pub(crate) fn new(frames: u32) -> io::Result<Self> {
         let len = u64::from(frames) * FRAME as u64;
         let file = memfd("heddle-xsk", len, Pages::Normal)?;
         let map = Mapping::of_fd(file.as_fd(), 0, len)?;
         map.advise_huge();
         Ok(Self { map, frames })
-    }
-    /// The number of frames.
-    pub fn frames(&self) -> u32 {
-        self.frames
     }
     pub(crate) fn address(&self) -> u64 {
         self.map.as_ptr().addr().get() as u64

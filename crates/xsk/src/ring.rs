@@ -63,8 +63,8 @@ impl<T: RingEntry> Shared<T> {
         let len = layout.entries + u64::from(size) * size_of::<T>() as u64;
         let words = [layout.producer, layout.consumer, layout.flags];
         let fits = size.is_power_of_two()
-            && words.iter().all(|w| w % 4 == 0 && w + 4 <= len)
-            && layout.entries % align_of::<T>() as u64 == 0;
+            && words.iter().all(|w| w.is_multiple_of(4) && w + 4 <= len)
+            && layout.entries.is_multiple_of(align_of::<T>() as u64);
         if !fits {
             return Err(io::ErrorKind::InvalidData.into());
         }

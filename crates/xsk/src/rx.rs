@@ -1,8 +1,8 @@
 //! Receiving: packets out of the frames that the kernel has filled.
 //!
 //! A short packet is copied, and its frame is free at once. The first [`HEAD`] bytes of a longer
-//! one are copied; the others stay in the frame, which is lent to the packet. [`Rx::complete`] gives the frames back
-//! to the kernel when no packet refers to them.
+//! one are copied; the others stay in the frame, which is lent to the packet. [`Rx::complete`] gives the
+//! frames back to the kernel when no packet refers to them.
 //!
 //! The fill ring has room for all frames, so that a free frame can always be given to the kernel.
 

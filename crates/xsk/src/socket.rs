@@ -1,72 +1,40 @@
-//! A socket of one queue of a device: opened, its rings mapped, and bound.
+//! The open socket, which the receiving and the sending half share.
 
-#![allow(unsafe_code)] // the region's address is handed to the kernel
-
-use crate::region::{FRAME, Region};
-use crate::ring::{Consumer, Layout, Producer};
-use crate::rx::Rx;
-use crate::tx::{METADATA, Tx};
-use rustix::net::sockopt;
-use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
-    XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
-};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
-};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The region has metadata in front of packets to be sent (Linux 6.11 wants the flag, 6.8 the length).
-const TX_METADATA_LEN: XdpUmemRegFlags = XdpUmemRegFlags::from_bits_retain(1 << 2);
-
-/// The wanted socket.
+/// Properties of a bound socket.
 #[derive(Clone, Copy, Debug)]
-pub struct QueueConfig {
-    /// The device.
-    pub ifindex: u32,
-    /// The device's queue.
-    pub queue: u32,
-    /// Frames for received packets, also the sizes of the fill and the receive ring: a power of two.
-    pub rx_frames: u32,
-    /// Frames for packets to be sent, also the sizes of the other rings: a power of two.
-    pub tx_frames: u32,
-    /// The device reads and writes the frames itself; otherwise the kernel copies.
-    pub zero_copy: bool,
-    /// The kernel reports when it has to be called; otherwise it is called each time.
-    pub need_wakeup: bool,
+pub(crate) struct Features {
+    /// The device reads and writes the frames itself.
+    pub(crate) zero_copy: bool,
+    /// A packet may take several frames.
+    pub(crate) many_frames: bool,
+    /// The region has room for metadata in front of packets to be sent.
+    pub(crate) metadata: bool,
+    /// The kernel reports when it has to be called.
+    pub(crate) need_wakeup: bool,
 }
 
-/// Packets and entries that the kernel lost, since the socket was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Losses {
-    /// Received packets without a free frame, and for other reasons.
-    pub rx_dropped: u64,
-    /// Received packets: the receive ring was full.
-    pub rx_ring_full: u64,
-    /// Times that the fill ring was empty.
-    pub fill_ring_empty: u64,
-    /// Entries of the fill ring that make no sense.
-    pub rx_invalid: u64,
-    /// Entries of the transmit ring that make no sense.
-    pub tx_invalid: u64,
-}
-
-/// The open socket, which both halves share.
+/// The open socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
     fd: OwnedFd,
-    zero_copy: bool,
-    many_frames: bool,
-    metadata: bool,
-    need_wakeup: bool,
+    features: Features,
     /// Packets are in the transmit ring that the kernel did not take when it was called.
     put_off: AtomicBool,
 }
 
 impl Socket {
+    pub(crate) fn new(fd: OwnedFd, features: Features) -> Self {
+        Self {
+            fd,
+            features,
+            put_off: AtomicBool::new(false),
+        }
+    }
     /// Has the kernel take frames from the fill ring.
     #[cold]
     pub(crate) fn wake_rx(&self) {
@@ -86,31 +54,18 @@ impl Socket {
             self.put_off.store(left, Ordering::Relaxed);
         }
     }
-    pub(crate) fn is_zero_copy(&self) -> bool {
-        self.zero_copy
+    pub(crate) fn features(&self) -> Features {
+        self.features
     }
-    /// Whether the kernel has to be called each time.
-    pub(crate) fn is_always_called(&self) -> bool {
-        !self.need_wakeup
-    }
-    pub(crate) fn takes_many_frames(&self) -> bool {
-        self.many_frames
-    }
-    /// In zero-copy mode a driver that cannot fill checksums in ignores the metadata.
+    /// Whether the kernel reads metadata. With zero copy, a driver that cannot fill checksums in ignores it.
     pub(crate) fn reads_metadata(&self) -> bool {
-        self.metadata && !self.zero_copy
+        self.features.metadata && !self.features.zero_copy
     }
-    /// A socket that leads nowhere: for tests with a model of the kernel.
-    #[cfg(test)]
-    pub(crate) fn for_tests(fd: OwnedFd) -> Self {
-        Self {
-            fd,
-            zero_copy: false,
-            many_frames: true,
-            metadata: true,
-            need_wakeup: true,
-            put_off: AtomicBool::new(false),
-        }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 
@@ -118,136 +73,4 @@ impl AsRawFd for Socket {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
-}
-
-/// An open queue of a device. Its halves are used by different threads.
-#[derive(Debug)]
-pub struct Queue {
-    socket: Arc<Socket>,
-}
-
-impl Queue {
-    /// Opens the socket of a queue. It receives when [`crate::Program::lead`] leads packets to it.
-    ///
-    /// # Errors
-    /// `EBUSY`: another socket has the queue. `EINVAL`: the device has no such queue. `EOPNOTSUPP`: no
-    /// zero-copy mode there. `ENOBUFS`, `ENOMEM`: no memory that can be locked.
-    pub fn open(config: QueueConfig) -> io::Result<(Self, Rx, Tx)> {
-        let (many, one) = (SocketAddrXdpFlags::XDP_USE_SG, SocketAddrXdpFlags::empty());
-        // Packets in several frames: Linux 6.6, and not every driver in zero-copy mode.
-        Self::open_with(config, many).or_else(|e| match e.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => Err(e),
-            _ => Self::open_with(config, one),
-        })
-    }
-
-    fn open_with(config: QueueConfig, sg: SocketAddrXdpFlags) -> io::Result<(Self, Rx, Tx)> {
-        let (received, sent) = (config.rx_frames, config.tx_frames);
-        let region = Arc::new(Region::new(received + sent)?);
-        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        let metadata = register(fd.as_fd(), &region)?;
-        sockopt::set_xdp_umem_fill_ring_size(&fd, received)?;
-        sockopt::set_xdp_umem_completion_ring_size(&fd, sent)?;
-        sockopt::set_xdp_rx_ring_size(&fd, received)?;
-        sockopt::set_xdp_tx_ring_size(&fd, sent)?;
-        let at = sockopt::xdp_mmap_offsets(&fd)?;
-        let rings = fd.as_fd();
-        let fill = Producer::map(rings, XDP_UMEM_PGOFF_FILL_RING, layout(at.fr)?, received)?;
-        let completion = Consumer::map(rings, XDP_UMEM_PGOFF_COMPLETION_RING, layout(at.cr)?, sent)?;
-        let receive = Consumer::map(rings, XDP_PGOFF_RX_RING, layout(at.rx)?, received)?;
-        let transmit = Producer::map(rings, XDP_PGOFF_TX_RING, layout(at.tx)?, sent)?;
-        let mode = match config.zero_copy {
-            true => SocketAddrXdpFlags::XDP_ZEROCOPY,
-            false => SocketAddrXdpFlags::XDP_COPY,
-        };
-        let wakeup = match config.need_wakeup {
-            true => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
-            false => SocketAddrXdpFlags::empty(),
-        };
-        bind(
-            &fd,
-            &SocketAddrXdp::new(mode | wakeup | sg, config.ifindex, config.queue),
-        )?;
-        let zero_copy = sockopt::xdp_options(&fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
-        let socket = Arc::new(Socket {
-            fd,
-            zero_copy,
-            many_frames: !sg.is_empty(),
-            metadata,
-            need_wakeup: config.need_wakeup,
-            put_off: AtomicBool::new(false),
-        });
-        let rx = Rx::new(
-            Arc::clone(&socket),
-            Arc::clone(&region),
-            fill,
-            receive,
-            0..received,
-        );
-        let frames = received..received + sent;
-        let tx = Tx::new(Arc::clone(&socket), region, transmit, completion, frames);
-        Ok((Self { socket }, rx, tx))
-    }
-
-    /// Whether the device reads and writes the frames itself.
-    pub fn is_zero_copy(&self) -> bool {
-        self.socket.zero_copy
-    }
-    /// Whether packets that are longer than a frame can be received and sent.
-    pub fn takes_many_frames(&self) -> bool {
-        self.socket.many_frames
-    }
-    /// The kernel's counters.
-    ///
-    /// # Errors
-    /// The error of getsockopt(2).
-    pub fn losses(&self) -> io::Result<Losses> {
-        let all = sockopt::xdp_statistics(&self.socket.fd)?;
-        Ok(Losses {
-            rx_dropped: all.rx_dropped,
-            rx_ring_full: all.rx_ring_full.unwrap_or(0),
-            fill_ring_empty: all.rx_fill_ring_empty_descs.unwrap_or(0),
-            rx_invalid: all.rx_invalid_descs,
-            tx_invalid: all.tx_invalid_descs,
-        })
-    }
-}
-
-impl AsFd for Queue {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.fd.as_fd()
-    }
-}
-
-/// Registers the region with a socket. Returns whether packets may have metadata.
-fn register(fd: BorrowedFd<'_>, region: &Region) -> io::Result<bool> {
-    let plain = XdpUmemReg {
-        addr: region.address(),
-        len: region.len(),
-        chunk_size: FRAME as u32,
-        headroom: 0,
-        flags: XdpUmemRegFlags::empty(),
-        tx_metadata_len: 0,
-    };
-    let with_metadata = XdpUmemReg {
-        flags: TX_METADATA_LEN,
-        tx_metadata_len: METADATA as u32,
-        ..plain
-    };
-    if sockopt::set_xdp_umem_reg(fd, with_metadata).is_ok() {
-        return Ok(true);
-    }
-    sockopt::set_xdp_umem_reg(fd, plain)?;
-    Ok(false)
-}
-
-/// # Errors
-/// `Unsupported` before Linux 5.4, which has no flags.
-fn layout(offset: XdpRingOffset) -> io::Result<Layout> {
-    Ok(Layout {
-        producer: offset.producer,
-        consumer: offset.consumer,
-        flags: offset.flags.ok_or(io::ErrorKind::Unsupported)?,
-        entries: offset.desc,
-    })
 }

@@ -6,7 +6,7 @@
 use crate::region::{FRAME, Region};
 use crate::ring::{CONTINUES, Consumer, Descriptor, HAS_METADATA, Layout, Producer, RingEntry};
 use crate::rx::Rx;
-use crate::socket::Socket;
+use crate::socket::{Features, Socket};
 use crate::tx::{METADATA, Refused, Tx};
 use heddle_packet::{BURST, Burst, Csum, Packet, Pool};
 use heddle_sys::mmap::{Pages, memfd};
@@ -39,7 +39,13 @@ fn ring<T: RingEntry>(size: u32) -> (Producer<T>, Consumer<T>) {
 }
 
 fn socket() -> Arc<Socket> {
-    Arc::new(Socket::for_tests(file(1)))
+    let features = Features {
+        zero_copy: false,
+        many_frames: true,
+        metadata: true,
+        need_wakeup: true,
+    };
+    Arc::new(Socket::new(file(1), features))
 }
 
 /// The kernel's side of the receiving half.

@@ -69,7 +69,11 @@ impl Tx {
         completed: Consumer<u64>,
         frames: core::ops::Range<u32>,
     ) -> Self {
-        let max_frames = if socket.takes_many_frames() { MAX_FRAMES } else { 1 };
+        let max_frames = if socket.features().many_frames {
+            MAX_FRAMES
+        } else {
+            1
+        };
         Self {
             metadata: socket.reads_metadata(),
             max_frames,
@@ -183,7 +187,7 @@ impl Tx {
         }
         self.ring.publish();
         let mut tries = TRIES;
-        while self.socket.is_always_called() || self.ring.wants_wakeup() {
+        while !self.socket.features().need_wakeup || self.ring.wants_wakeup() {
             let called = self.socket.wake_tx();
             if !self.ring.is_pending() {
                 break;
@@ -191,7 +195,7 @@ impl Tx {
             tries -= 1;
             match called {
                 // A zero-copy driver sends by itself from here on.
-                Ok(()) if self.socket.is_zero_copy() => break,
+                Ok(()) if self.socket.features().zero_copy => break,
                 Ok(()) if tries > 0 => {}
                 Err(e) if tries > 0 && again(&e) => {}
                 Err(e) if !again(&e) => return Err(e),

@@ -32,7 +32,7 @@ impl Mode {
 pub(super) struct Options {
     /// The wanted mode; `None`: the best one that the device has.
     pub(super) mode: Option<Mode>,
-    /// The kernel says when it has to be called.
+    /// The kernel reports when it has to be called.
     pub(super) need_wakeup: bool,
     /// The device's first queue that the port uses.
     pub(super) first_queue: u32,

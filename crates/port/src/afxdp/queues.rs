@@ -152,7 +152,7 @@ impl TxQueue for AfxdpTx {
 /// Why a packet was not sent.
 enum Failure {
     Refused(Refused),
-    /// It cannot be cut.
+    /// The packet cannot be cut.
     Malformed,
 }
 

@@ -56,7 +56,7 @@ fn receive(queue: &mut Box<dyn RxQueue>, n: usize) -> Vec<Vec<u8>> {
 
 fn frame(n: usize, len: usize) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
-    bytes.extend((0..len.saturating_sub(14)).map(|i| (n + i) as u8));
+    bytes.extend((0..len.saturating_sub(14)).map(|i| ((n + i) % 251).try_into().unwrap_or(0)));
     bytes
 }
 
@@ -110,7 +110,7 @@ fn faults_are_one_sentence() {
             port.open_rx(4)
                 .is_err_and(|e| e.to_string().contains("it has 1 receive queues, and n_rxq=4"))
         );
-        // The port goes on with one queue, and reports the error until it has what is wanted.
+        // The port continues with one queue, and reports the error until it has what is wanted.
         assert_eq!(port.open_rx(1).unwrap().len(), 1);
         assert!(port.status().error.unwrap().contains("n_rxq=4"));
         port.set_options(&options(&[("n_rxq", "1")])).unwrap();

@@ -1,0 +1,178 @@
+//! One queue of a device: its socket is opened, its rings are mapped, and it is bound.
+
+use crate::region::{FRAME, Region};
+use crate::ring::{Consumer, Layout, Producer};
+use crate::rx::Rx;
+use crate::socket::{Features, Socket};
+use crate::tx::{METADATA, Tx};
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// The region has metadata in front of packets to be sent (Linux 6.11 wants the flag, 6.8 the length).
+const TX_METADATA_LEN: XdpUmemRegFlags = XdpUmemRegFlags::from_bits_retain(1 << 2);
+
+/// The wanted socket.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueConfig {
+    /// The device.
+    pub ifindex: u32,
+    /// The device's queue.
+    pub queue: u32,
+    /// Frames for received packets, also the sizes of the fill and the receive ring: a power of two.
+    pub rx_frames: u32,
+    /// Frames for packets to be sent, also the sizes of the other rings: a power of two.
+    pub tx_frames: u32,
+    /// The device reads and writes the frames itself; otherwise the kernel copies.
+    pub zero_copy: bool,
+    /// The kernel reports when it has to be called; otherwise it is called each time.
+    pub need_wakeup: bool,
+}
+
+/// Packets and entries that the kernel lost, since the socket was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Received packets without a free frame, and for other reasons.
+    pub rx_dropped: u64,
+    /// Received packets: the receive ring was full.
+    pub rx_ring_full: u64,
+    /// Times that the fill ring was empty.
+    pub fill_ring_empty: u64,
+    /// Entries of the fill ring that make no sense.
+    pub rx_invalid: u64,
+    /// Entries of the transmit ring that make no sense.
+    pub tx_invalid: u64,
+}
+
+/// An open queue of a device. Its halves are used by different threads.
+#[derive(Debug)]
+pub struct Queue {
+    socket: Arc<Socket>,
+}
+
+impl Queue {
+    /// Opens the socket of a queue. It receives when [`crate::Program::lead`] leads packets to it.
+    ///
+    /// # Errors
+    /// `EBUSY`: another socket has the queue. `EINVAL`: the device has no such queue. `EOPNOTSUPP`: no
+    /// zero-copy mode there. `ENOBUFS`, `ENOMEM`: no memory that can be locked.
+    pub fn open(config: QueueConfig) -> io::Result<(Self, Rx, Tx)> {
+        let (many, one) = (SocketAddrXdpFlags::XDP_USE_SG, SocketAddrXdpFlags::empty());
+        // Packets in several frames: Linux 6.6, and not every driver in zero-copy mode.
+        Self::open_with(config, many).or_else(|e| match e.raw_os_error() {
+            Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => Err(e),
+            _ => Self::open_with(config, one),
+        })
+    }
+
+    fn open_with(config: QueueConfig, sg: SocketAddrXdpFlags) -> io::Result<(Self, Rx, Tx)> {
+        let (received, sent) = (config.rx_frames, config.tx_frames);
+        let region = Arc::new(Region::new(received + sent)?);
+        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+        let metadata = register(fd.as_fd(), &region)?;
+        sockopt::set_xdp_umem_fill_ring_size(&fd, received)?;
+        sockopt::set_xdp_umem_completion_ring_size(&fd, sent)?;
+        sockopt::set_xdp_rx_ring_size(&fd, received)?;
+        sockopt::set_xdp_tx_ring_size(&fd, sent)?;
+        let at = sockopt::xdp_mmap_offsets(&fd)?;
+        let rings = fd.as_fd();
+        let fill = Producer::map(rings, XDP_UMEM_PGOFF_FILL_RING, layout(at.fr)?, received)?;
+        let completion = Consumer::map(rings, XDP_UMEM_PGOFF_COMPLETION_RING, layout(at.cr)?, sent)?;
+        let receive = Consumer::map(rings, XDP_PGOFF_RX_RING, layout(at.rx)?, received)?;
+        let transmit = Producer::map(rings, XDP_PGOFF_TX_RING, layout(at.tx)?, sent)?;
+        let mode = match config.zero_copy {
+            true => SocketAddrXdpFlags::XDP_ZEROCOPY,
+            false => SocketAddrXdpFlags::XDP_COPY,
+        };
+        let wakeup = match config.need_wakeup {
+            true => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
+            false => SocketAddrXdpFlags::empty(),
+        };
+        bind(
+            &fd,
+            &SocketAddrXdp::new(mode | wakeup | sg, config.ifindex, config.queue),
+        )?;
+        let zero_copy = sockopt::xdp_options(&fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        let features = Features {
+            zero_copy,
+            many_frames: !sg.is_empty(),
+            metadata,
+            need_wakeup: config.need_wakeup,
+        };
+        let socket = Arc::new(Socket::new(fd, features));
+        let rx = Rx::new(
+            Arc::clone(&socket),
+            Arc::clone(&region),
+            fill,
+            receive,
+            0..received,
+        );
+        let frames = received..received + sent;
+        let tx = Tx::new(Arc::clone(&socket), region, transmit, completion, frames);
+        Ok((Self { socket }, rx, tx))
+    }
+
+    /// Whether packets that are longer than a frame can be received and sent.
+    pub fn takes_many_frames(&self) -> bool {
+        self.socket.features().many_frames
+    }
+    /// The kernel's counters.
+    ///
+    /// # Errors
+    /// The error of getsockopt(2).
+    pub fn losses(&self) -> io::Result<Losses> {
+        let all = sockopt::xdp_statistics(&*self.socket)?;
+        Ok(Losses {
+            rx_dropped: all.rx_dropped,
+            rx_ring_full: all.rx_ring_full.unwrap_or(0),
+            fill_ring_empty: all.rx_fill_ring_empty_descs.unwrap_or(0),
+            rx_invalid: all.rx_invalid_descs,
+            tx_invalid: all.tx_invalid_descs,
+        })
+    }
+}
+
+impl AsFd for Queue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Registers the region with a socket. Returns whether packets may have metadata.
+fn register(fd: BorrowedFd<'_>, region: &Region) -> io::Result<bool> {
+    let plain = XdpUmemReg {
+        addr: region.address(),
+        len: region.len(),
+        chunk_size: FRAME as u32,
+        headroom: 0,
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    };
+    let with_metadata = XdpUmemReg {
+        flags: TX_METADATA_LEN,
+        tx_metadata_len: METADATA as u32,
+        ..plain
+    };
+    if sockopt::set_xdp_umem_reg(fd, with_metadata).is_ok() {
+        return Ok(true);
+    }
+    sockopt::set_xdp_umem_reg(fd, plain)?;
+    Ok(false)
+}
+
+/// # Errors
+/// `Unsupported` before Linux 5.4, which has no flags.
+fn layout(offset: XdpRingOffset) -> io::Result<Layout> {
+    Ok(Layout {
+        producer: offset.producer,
+        consumer: offset.consumer,
+        flags: offset.flags.ok_or(io::ErrorKind::Unsupported)?,
+        entries: offset.desc,
+    })
+}
