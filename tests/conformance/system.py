@@ -16,6 +16,8 @@ from execute import Executor
 from suite import PYTHON, Unavailable
 
 NAME = "system-userspace-testsuite"
+# The same tests with ports of type afxdp, and some of such ports alone. Debian's daemon has no such ports.
+AFXDP = "system-afxdp-testsuite"
 SECTION = "System tests"
 REFERENCE = "/usr/lib/openvswitch-switch/ovs-vswitchd"
 # The library of the suite's TFTP server, which Debian does not package.

@@ -40,7 +40,7 @@ const CHECKSUM: u64 = 1 << 1;
 pub enum Refused {
     /// No free frame: the device is slower than the senders.
     Full,
-    /// The packet has more bytes than [`Tx::max_bytes`].
+    /// The packet takes more frames than the kernel accepts for one packet.
     TooLong,
 }
 
@@ -86,10 +86,6 @@ impl Tx {
         }
     }
 
-    /// Bytes of the longest packet that can be sent.
-    pub fn max_bytes(&self) -> usize {
-        self.max_frames * ROOM
-    }
     /// Whether packets with [`Csum::Partial`] can be sent as they are.
     pub fn fills_checksums(&self) -> bool {
         self.metadata
