@@ -197,6 +197,33 @@ def scenario_settings(lab):
     assert machine.seen("nic0") == before and machine.database() == database and not os.path.exists(machine.state)
 
 
+def scenario_cards(lab):
+    """Queues of a card, and its port by AF_XDP: set, shown, set back; a PCI device that is not there is an error."""
+    machine = Machine(lab)
+    many = ("numrxqueues", "4", "numtxqueues", "4")
+    lab.net.ip(machine.ns, "link", "add", "card0", *many, "type", "veth", "peer", "name", "card1", *many)
+    queues = lambda: lab.net.run(machine.ns, "ethtool", "-l", "card0").split("Current")[1]  # noqa: E731
+    before, database, first = machine.seen("nic0"), machine.database(), queues()
+    machine.describe(BRIDGE + "[[nic]]\nname = 'card0'\nqueues = 2\n[[nic]]\nname = 'nic0'\nport_type = 'afxdp'\nxdp_mode = 'generic'\n")
+    plan = machine.node("plan")
+    for line in ("queues of card0: 4 -> 2", "type of port nic0", "xdp-mode of port nic0"):
+        assert line in plan, plan
+    machine.node("apply")
+    assert machine.sw.vsctl("get", "interface", "nic0", "type", "status:xdp-mode") == "afxdp\ngeneric", machine.sw.log()[-2000:]
+    assert re.search(r"RX:\s+2\n", queues()), queues()
+    assert machine.node("apply") == "nothing to do\n" and "differs" not in machine.node("status")
+    wait_for("an answer", lambda: lab.net.ping(machine.peer, "10.1.0.1", count=1, lossless=False))
+    machine.node("undo")
+    assert (machine.seen("nic0"), machine.database(), queues()) == (before, database, first)
+    for text, words in (("[[nic]]\nname = 'card0'\nqueues = 99\n", "queues of card0"), ("[[pci]]\naddress = '5:0'\ndriver = 'x'\n", "not an address"),
+                        ("[[pci]]\naddress = '0000:ff:1f.7'\ndriver = 'ixgbe'\n", "there is no PCI device 0000:ff:1f.7"),
+                        ("[[nic]]\nname = 'nic0'\nport_type = 'afxdp'\n", "nic0 is no port of the switch")):
+        machine.describe(text, check=None)
+        out = machine.node("apply", check=1)
+        assert words in out and "panicked" not in out, (text, out)
+        assert (machine.seen("nic0"), machine.database(), queues()) == (before, database, first)
+
+
 def scenario_bad_input(lab):
     """Each mistake is named, and nothing changes."""
     machine = Machine(lab)

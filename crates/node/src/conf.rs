@@ -26,6 +26,8 @@ pub(crate) struct Conf {
     #[serde(default)]
     pub(crate) nic: Vec<Nic>,
     #[serde(default)]
+    pub(crate) pci: Vec<Pci>,
+    #[serde(default)]
     pub(crate) vduse: Vduse,
     pub(crate) hugepages: Option<HugePages>,
 }
@@ -57,6 +59,14 @@ pub(crate) struct Bridge {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nic {
     pub(crate) name: String,
+    /// The number of its queues.
+    pub(crate) queues: Option<u32>,
+    /// Processors that take its interrupts.
+    pub(crate) irq_cores: Option<String>,
+    /// `Interface.type` of its port.
+    pub(crate) port_type: Option<String>,
+    /// `options:xdp-mode` of its port.
+    pub(crate) xdp_mode: Option<String>,
     /// Descriptors of its receive queues.
     pub(crate) rx_ring: Option<u32>,
     /// Descriptors of its transmit queues.
@@ -65,6 +75,15 @@ pub(crate) struct Nic {
     pub(crate) rps_cores: Option<String>,
     /// RFS entries of all queues together: flows whose packets go to the processor of their application.
     pub(crate) rfs_flows: Option<u32>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Pci {
+    /// `0000:05:00.0`.
+    pub(crate) address: String,
+    /// The driver that gets the device.
+    pub(crate) driver: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -107,6 +126,21 @@ impl Conf {
                 "{name:?} is not a name of a device (15 characters at most, no blank, /, : or %)"
             );
         }
+        for pci in &conf.pci {
+            let address = &pci.address;
+            let parts = address
+                .split([':', '.'])
+                .map(|p| (p.len(), p.bytes().all(|b| b.is_ascii_hexdigit())));
+            ensure!(
+                parts.eq([(4, true), (2, true), (2, true), (1, true)]),
+                "{address:?} is not an address of a PCI device such as 0000:05:00.0"
+            );
+            ensure!(
+                is_plain(&pci.driver),
+                "{:?} is not a name of a driver (letters, digits, _ . -)",
+                pci.driver
+            );
+        }
         for module in &conf.modules {
             ensure!(
                 is_plain(module),
@@ -127,7 +161,10 @@ impl Conf {
             bail!("check is missing: with a bridge, it has to be an address that replies afterwards");
         }
         let cores = [&conf.datapath.cores, &conf.vduse.irq_cores].into_iter();
-        for list in cores.chain(conf.nic.iter().map(|n| &n.rps_cores)).flatten() {
+        for list in cores
+            .chain(conf.nic.iter().flat_map(|n| [&n.rps_cores, &n.irq_cores]))
+            .flatten()
+        {
             self::cores(list)?;
         }
         Ok(conf)

@@ -52,6 +52,49 @@ impl Db {
         self.transact(&[mutate]).map(drop)
     }
 
+    /// `Interface.type` of a port; `None`: there is no such port.
+    pub(crate) fn interface_type(&mut self, name: &str) -> Result<Option<String>> {
+        let rows = self.select("Interface", json!([["name", "==", name]]), json!(["type"]))?;
+        let kind = rows.first().and_then(|row| row["type"].as_str());
+        Ok(kind.map(str::to_owned))
+    }
+
+    /// Sets `Interface.type` of a port, and waits for the switch.
+    pub(crate) fn set_interface_type(&mut self, name: &str, kind: &str) -> Result<()> {
+        let update = json!({"op": "update", "table": "Interface", "where": [["name", "==", name]],
+            "row": {"type": kind, "ofport": ["set", []]}});
+        self.change_interface(name, update)?;
+        self.wait_for(name)
+    }
+
+    /// A key of `Interface.options`.
+    pub(crate) fn interface_option(&mut self, name: &str, key: &str) -> Result<Option<String>> {
+        let rows = self.select("Interface", json!([["name", "==", name]]), json!(["options"]))?;
+        let row = rows.first();
+        let mut found = row
+            .into_iter()
+            .flat_map(|row| pairs(&row["options"]))
+            .filter(|(k, _)| *k == key);
+        Ok(found.next().map(|(_, value)| value.to_owned()))
+    }
+
+    /// Sets a key of `Interface.options`, or removes it.
+    pub(crate) fn set_interface_option(&mut self, name: &str, key: &str, value: Option<&str>) -> Result<()> {
+        let mut mutations = vec![json!(["options", "delete", ["set", [key]]])];
+        if let Some(value) = value {
+            mutations.push(json!(["options", "insert", ["map", [[key, value]]]]));
+        }
+        let mutate = json!({"op": "mutate", "table": "Interface", "where": [["name", "==", name]], "mutations": mutations});
+        self.change_interface(name, mutate)
+    }
+
+    fn change_interface(&mut self, name: &str, operation: Value) -> Result<()> {
+        let done = self.transact(&[operation])?;
+        let changed = done.first().and_then(|row| row["count"].as_u64());
+        ensure!(changed.is_some_and(|n| n > 0), "{name} is no port of the switch");
+        Ok(())
+    }
+
     /// Whether the device is a port of the bridge. An error if it is one of another bridge.
     pub(crate) fn is_port(&mut self, bridge: &str, nic: &str) -> Result<bool> {
         let ports = self.select("Port", json!([["name", "==", nic]]), json!(["_uuid"]))?;

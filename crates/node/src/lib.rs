@@ -12,6 +12,7 @@ mod bridge;
 mod check;
 mod conf;
 mod db;
+mod pci;
 mod setting;
 mod state;
 

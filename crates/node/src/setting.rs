@@ -19,6 +19,14 @@ pub(crate) enum Target {
     File(PathBuf),
     /// A key of `Open_vSwitch.other_config`.
     OtherConfig(String),
+    /// The driver of a PCI device.
+    Driver(String),
+    /// The number of a device's queues.
+    Queues(String),
+    /// `Interface.type` of a device's port.
+    PortType(String),
+    /// `Interface.options:xdp-mode` of a device's port.
+    XdpMode(String),
     /// Descriptors of a device's receive queues, or of its transmit queues.
     RxRing(String),
     /// See `RxRing`.
@@ -38,6 +46,8 @@ pub(crate) enum Target {
 /// A target with its wanted value; `None`: not set.
 pub(crate) type Wanted = (Target, Option<String>);
 
+/// Option of an Interface.
+const XDP_MODE: &str = "xdp-mode";
 pub(crate) const YES: &str = "yes";
 pub(crate) const NO: &str = "no";
 
@@ -47,6 +57,10 @@ impl std::fmt::Display for Target {
             Self::Module(name) => write!(f, "module {name} loaded"),
             Self::File(path) => write!(f, "{}", path.display()),
             Self::OtherConfig(key) => write!(f, "other_config:{key}"),
+            Self::Driver(address) => write!(f, "driver of {address}"),
+            Self::Queues(name) => write!(f, "queues of {name}"),
+            Self::PortType(name) => write!(f, "type of port {name}"),
+            Self::XdpMode(name) => write!(f, "xdp-mode of port {name}"),
             Self::RxRing(name) => write!(f, "receive ring of {name}"),
             Self::TxRing(name) => write!(f, "transmit ring of {name}"),
             Self::Bridge { name, nic, .. } => write!(f, "addresses and routes of {nic} at bridge {name}"),
@@ -69,7 +83,19 @@ pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
         );
         want(Target::File(path.into()), pages.count.to_string());
     }
+    // A device has a name only with its driver.
+    for pci in &conf.pci {
+        want(Target::Driver(pci.address.clone()), pci.driver.clone());
+    }
     for nic in &conf.nic {
+        if let Some(n) = nic.queues {
+            want(Target::Queues(nic.name.clone()), n.to_string());
+        }
+        if let Some(cores) = &nic.irq_cores {
+            for file in interrupts(&nic.name) {
+                want(Target::File(file), mask(cores, true)?);
+            }
+        }
         let queues = receive_queues(&nic.name);
         if let Some(n) = nic.rx_ring {
             want(Target::RxRing(nic.name.clone()), n.to_string());
@@ -127,6 +153,15 @@ pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
             want(Target::File(file), value.to_owned());
         }
     }
+    // The port may be made with the bridge.
+    for nic in &conf.nic {
+        if let Some(mode) = &nic.xdp_mode {
+            all.push((Target::XdpMode(nic.name.clone()), Some(mode.clone())));
+        }
+        if let Some(kind) = &nic.port_type {
+            all.push((Target::PortType(nic.name.clone()), Some(kind.clone())));
+        }
+    }
     Ok(all)
 }
 
@@ -144,6 +179,25 @@ fn receive_queues(nic: &str) -> Vec<PathBuf> {
             .is_some_and(|n| n.to_string_lossy().starts_with("rx-"))
     });
     all
+}
+
+/// Masks of the processors that take a device's interrupts.
+fn interrupts(nic: &str) -> Vec<PathBuf> {
+    let device = format!("/sys/class/net/{nic}/device");
+    // The interrupts of a virtio device are those of its PCI device.
+    let of = |device: &str| entries(&Path::new(device).join("msi_irqs"));
+    let mut all = of(&device);
+    if all.is_empty() {
+        all = of(&format!("{device}/.."));
+    }
+    let files = all
+        .iter()
+        .filter_map(|irq| irq.file_name())
+        .map(|n| Path::new("/proc/irq").join(n));
+    files
+        .map(|irq| irq.join("smp_affinity"))
+        .filter(|file| file.exists())
+        .collect()
 }
 
 fn vduse_queues() -> Vec<PathBuf> {
@@ -192,6 +246,10 @@ impl Machine {
                 Err(e) => return Err(e).with_context(|| path.display().to_string()),
             },
             Target::OtherConfig(key) => self.db()?.other_config(key)?,
+            Target::Driver(address) => crate::pci::driver(address)?,
+            Target::Queues(name) => LinkCtl::new()?.rx_queues(name).map(|n| n.to_string()),
+            Target::PortType(name) => self.db()?.interface_type(name)?,
+            Target::XdpMode(name) => self.db()?.interface_option(name, XDP_MODE)?,
             Target::RxRing(name) => Some(rings(name)?.rx.to_string()),
             Target::TxRing(name) => Some(rings(name)?.tx.to_string()),
             Target::Bridge { name, nic, .. } => yes_or_no(crate::bridge::is_moved(self.db()?, name, nic)?),
@@ -224,6 +282,22 @@ impl Machine {
             }
             (Target::File(_), None) => Ok(()),
             (Target::OtherConfig(key), value) => self.db()?.set_other_config(key, value),
+            (Target::Driver(address), driver) => crate::pci::set_driver(address, driver),
+            (Target::Queues(name), Some(_)) => {
+                let n = number().context("no number")?;
+                LinkCtl::new()?
+                    .set_queues(name, n)
+                    .with_context(|| target.to_string())
+            }
+            (Target::Queues(_), None) => Ok(()),
+            // Without a port there is nothing to set back.
+            (Target::PortType(name) | Target::XdpMode(name), None)
+                if self.db()?.interface_type(name)?.is_none() =>
+            {
+                Ok(())
+            }
+            (Target::PortType(name), kind) => self.db()?.set_interface_type(name, kind.unwrap_or_default()),
+            (Target::XdpMode(name), mode) => self.db()?.set_interface_option(name, XDP_MODE, mode),
             (Target::RxRing(name), _) => rings(name, number(), None).with_context(|| target.to_string()),
             (Target::TxRing(name), _) => rings(name, None, number()).with_context(|| target.to_string()),
             (

@@ -74,6 +74,7 @@ pub const LRO: u32 = 1 << 15;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_SFLAGS: u32 = 0x26;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_SCHANNELS: u32 = 0x3d;
 const ETHTOOL_GSET: u32 = 1;
 const ETHTOOL_GDRVINFO: u32 = 3;
 const ETHTOOL_GLINK: u32 = 10;
@@ -300,11 +301,36 @@ impl LinkCtl {
     }
     /// The number of receive queues that the device uses. `None` where the driver has no such report.
     pub fn rx_queues(&self, name: &str) -> Option<u32> {
-        let mut p = [0; 9]; // struct ethtool_channels
-        p[0] = ETHTOOL_GCHANNELS;
-        self.ethtool(name, &mut p).ok()?;
+        let p = self.channels(name).ok()?;
         let (rx, combined) = (p[5], p[8]);
         Some(rx + combined).filter(|n| *n > 0)
+    }
+    /// Sets the number of receive queues, and of the transmit queues that belong to them; the device may be
+    /// down for a moment.
+    ///
+    /// # Errors
+    /// `EINVAL` beyond the maximum, `EOPNOTSUPP` where the driver has one number only.
+    pub fn set_queues(&self, name: &str, n: u32) -> io::Result<()> {
+        let mut p = self.channels(name)?;
+        let (max_rx, max_tx, max_combined) = (p[1], p[2], p[4]);
+        p[0] = ETHTOOL_SCHANNELS;
+        // Most drivers have queues for both directions.
+        if max_combined > 0 {
+            (p[5], p[6], p[8]) = (0, 0, n);
+        } else {
+            (p[5], p[6]) = (n.min(max_rx.max(1)), n.min(max_tx));
+            if p[5] != n {
+                return Err(io::ErrorKind::InvalidInput.into());
+            }
+        }
+        self.ethtool(name, &mut p)
+    }
+    /// `struct ethtool_channels`.
+    fn channels(&self, name: &str) -> io::Result<[u32; 9]> {
+        let mut p = [0; 9];
+        p[0] = ETHTOOL_GCHANNELS;
+        self.ethtool(name, &mut p)?;
+        Ok(p)
     }
     /// Sizes of the device's rings, as ethtool shows them.
     ///

@@ -108,8 +108,8 @@ fn find(sys: &Path, device: &Named) -> Result<String, String> {
                 .unwrap_or("no driver");
             if USERSPACE_DRIVERS.contains(&driver) || driver == "no driver" {
                 return Err(format!(
-                    "{address} is bound to {driver}: give it back to the kernel's driver, for example with \
-                     'driverctl unset-override {address}'"
+                    "{address} is bound to {driver}: give it back to the kernel's driver ([[pci]] in the file of 'heddle \
+                     node', or 'driverctl unset-override {address}')"
                 ));
             }
             match names(&device.join("net")).as_slice() {
