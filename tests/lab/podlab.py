@@ -25,18 +25,29 @@ class Unplugged:
         return ["-netdev", f"hubport,id=n{index},hubid={index}", "-device", f"{self.model},netdev=n{index},romfile="]
 
 
+class Wired:
+    """A network card of that model; cards of one hub are joined by a cable."""
+
+    def __init__(self, model, hub, mac, **properties):
+        self.model, self.hub, self.mac, self.properties = model, hub, mac, properties
+
+    def arguments(self, index, qemu):
+        extra = "".join(f",{key}={value}" for key, value in self.properties.items())
+        return ["-netdev", f"hubport,id=n{index},hubid={self.hub}", "-device", f"{self.model},netdev=n{index},mac={self.mac},romfile={extra}"]
+
+
 class PodLab:
     """One scenario's machine: modules, ovsdb-server, heddled, and pods."""
 
     MODULES = ("vduse", "virtio_vdpa", "vdpa", "veth", "tun")
 
-    def __init__(self, lab, modules=MODULES, start=True, settings=(), memory=1024, nic=None):
+    def __init__(self, lab, modules=MODULES, start=True, settings=(), memory=1024, nic=None, cards=()):
         reason = obtain(fetch=os.environ.get("LAB_FETCH") != "0")
         if reason:
             raise runner.Skip(reason)
         self.lab, self.trace = lab, lab.trace
         self.binary = os.path.realpath(daemon_path())
-        self.guest = Guest(lab.trace, "pods", [Unplugged(nic)] if nic else [], cpus=2, memory=memory, host=True)
+        self.guest = Guest(lab.trace, "pods", [Unplugged(nic)] if nic else cards, cpus=2, memory=memory, host=True)
         lab.cleanups.append(self.close)
         self.guest.start(timeout=120)
         self.run("ip link set lo up; mkdir -p " + RUN)

@@ -58,6 +58,8 @@ struct PortState {
     failed_n: usize,
     /// Offloads of the device that were turned off.
     turned_off: u32,
+    /// The number of queues that the device had, if it was changed.
+    queues_before: Option<u32>,
 }
 
 /// The opened queues of a device.
@@ -135,6 +137,7 @@ impl AfxdpPort {
                 failure: None,
                 failed_n: 0,
                 turned_off: 0,
+                queues_before: None,
             }),
             senders: Arc::default(),
             netdev,
@@ -152,7 +155,9 @@ impl AfxdpPort {
         state.lost += state.device.as_ref().map_or(0, losses);
         state.device = None;
         state.stale = false;
-        let opened = self.try_modes(state.options, n.clamp(1, Self::MAX_RXQ));
+        let n = n.clamp(1, Self::MAX_RXQ);
+        self.fit(state, n);
+        let opened = self.try_modes(state.options, n);
         match &opened {
             Err(why) => (state.failure, state.failed_n) = (Some(why.to_string()), n),
             Ok(_) if n >= state.failed_n => state.failure = None,
@@ -163,6 +168,27 @@ impl AfxdpPort {
         self.senders.set(senders);
         state.device = Some(device);
         Ok(())
+    }
+
+    /// Gives a card the number of queues that the port uses. Packets of other queues would be the host's. The
+    /// queues of a veth pair cannot be fewer than those of its other end, and stay as they are.
+    fn fit(&self, state: &mut PortState, n: usize) {
+        let (link, name) = (&self.netdev.link, self.netdev.name.as_str());
+        let there = link
+            .combined_queues(name)
+            .filter(|_| state.options.first_queue == 0);
+        let Some((there, n)) = there.zip(u32::try_from(n).ok()).filter(|(there, n)| there != n) else {
+            return;
+        };
+        match link.set_queues(name, n) {
+            Ok(()) => {
+                state.queues_before.get_or_insert(there);
+                log::info!(target: "netdev_afxdp", "{name}: {n} queues in place of {there}");
+            }
+            Err(e) => {
+                log::info!(target: "netdev_afxdp", "{name}: it has {there} queues, and {n} are refused ({e})")
+            }
+        }
     }
 
     fn try_modes(&self, options: Options, n: usize) -> Result<(Device, Vec<Tx>), PortError> {
@@ -348,11 +374,17 @@ impl Port for AfxdpPort {
         let mut state = self.state.lock();
         self.senders.set(Vec::new());
         state.device = None;
+        let (link, name) = (&self.netdev.link, self.netdev.name.as_str());
+        if let Some(n) = state.queues_before.take()
+            && let Err(e) = link.set_queues(name, n)
+        {
+            log::info!(target: "netdev_afxdp", "{name}: the number of queues stays ({e})");
+        }
         let offloads = std::mem::take(&mut state.turned_off);
         if offloads != 0
-            && let Err(e) = self.netdev.link.turn_on(&self.netdev.name, offloads)
+            && let Err(e) = link.turn_on(name, offloads)
         {
-            log::info!(target: "netdev_afxdp", "{}: offloads stay off ({e})", self.netdev.name);
+            log::info!(target: "netdev_afxdp", "{name}: offloads stay off ({e})");
         }
     }
     fn as_any(&self) -> &dyn std::any::Any {

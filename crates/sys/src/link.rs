@@ -305,6 +305,10 @@ impl LinkCtl {
         let (rx, combined) = (p[5], p[8]);
         Some(rx + combined).filter(|n| *n > 0)
     }
+    /// The number of queues of which each serves both directions. `None` where the driver has no such queues.
+    pub fn combined_queues(&self, name: &str) -> Option<u32> {
+        self.channels(name).ok().map(|p| p[8]).filter(|n| *n > 0)
+    }
     /// Sets the number of receive queues, and of the transmit queues that belong to them; the device may be
     /// down for a moment.
     ///
