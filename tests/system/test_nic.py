@@ -67,6 +67,8 @@ def scenario_native_mode(lab):
     sw, wire, pod = one(lab)
     assert "xdp-mode=native" in sw.get("interface", CARD, "status")
     assert f"port: {CARD}" in sw.appctl("dpif-netdev/pmd-rxq-show")
+    # Packets for pods have addresses that are not the card's.
+    assert "promiscuity 1" in lab.net.ip(sw.netns, "-d", "link", "show", CARD)
     host = lab.net.raw(sw.netns, CARD)
     exchange(lab, pod, wire)
     # The host's stack does not see what comes in.

@@ -20,6 +20,7 @@ mod tests;
 
 use crate::netdev::Netdev;
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
+use heddle_sys::PacketSocket;
 use heddle_sys::link::{LRO, RX_VLAN};
 use heddle_xsk::{MAX_QUEUES, Program, Queue, QueueConfig, Rx, Tx};
 use options::{Mode, Options};
@@ -73,6 +74,8 @@ struct Device {
     /// Receiving halves that no worker has yet.
     unused: Vec<Rx>,
     _program: Program,
+    /// The device takes in packets for every address as long as this is open.
+    _promiscuous: PacketSocket,
 }
 
 impl Device {
@@ -237,6 +240,9 @@ fn numa_of(name: &str) -> Option<u32> {
 /// One sentence.
 fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device, Vec<Tx>), String> {
     let mut program = Program::attach(ifindex, mode != Mode::Generic)?;
+    let text = |e: std::io::Error| heddle_sys::errno_text(&e);
+    let promiscuous = PacketSocket::sender().map_err(text)?;
+    promiscuous.join_promiscuous(ifindex).map_err(text)?;
     let (mut queues, mut unused, mut senders) = (Vec::new(), Vec::new(), Vec::new());
     for queue in options.first_queue..options.first_queue + n {
         let config = QueueConfig {
@@ -261,6 +267,7 @@ fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device
         queues,
         unused,
         _program: program,
+        _promiscuous: promiscuous,
     };
     Ok((device, senders))
 }
