@@ -39,11 +39,11 @@ def pod_of(lab, sw, number, **kw):
     return pod
 
 
-def kernel_vxlan(lab, ns, local, remote, inner, key=77, dev="vx0", port=4789):
+def kernel_vxlan(lab, ns, local, remote, inner, key=77, dev="vx0", port=4789, more=()):
     """A VXLAN device of the kernel, as on a machine without a switch."""
     if "dstport" not in lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "help", check=False):
         raise Skip("no vxlan here")
-    lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "id", str(key), "local", local, "remote", remote, "dstport", str(port))
+    lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "id", str(key), "local", local, "remote", remote, "dstport", str(port), *more)
     lab.net.address(ns, dev, inner)
     lab.net.ip(ns, "link", "set", dev, "mtu", str(POD_MTU))
 
@@ -398,6 +398,119 @@ def scenario_mtu_of_the_path(lab):
     forget()
     assert not re.search(r"mtu ?=", ping("do"))
     wait_for("an error by the rule", lambda: "n_packets=0," not in sw.ofctl("dump-flows", "br-int", "icmp"), 10, 0.2)
+
+
+def narrow_path(lab, v6=False, bridge=False):
+    """A node, a router and a host. The link behind the router carries packets of 1300 bytes, or 1400 over IPv6. The
+    node has a tunnel of the switch and a VXLAN device of its kernel to two addresses of the host."""
+    sw, router, peer = node(lab, 1, v6), lab.net.namespace("router", ipv6=v6), lab.net.namespace("host", ipv6=v6)
+    link(lab, sw.netns, router)
+    lab.net.veth(router, "up1", peer, "up0")
+    mtu = 1400 if v6 else 1300
+    lab.net.ip(router, "link", "set", "up1", "mtu", str(mtu))
+    lab.net.ip(peer, "link", "set", "up0", "mtu", str(mtu))
+    lab.net.run(router, "sh", "-c", f"echo 1 > /proc/sys/net/{'ipv6/conf/all/forwarding' if v6 else 'ipv4/ip_forward'}")
+    lab.net.run(sw.netns, "sh", "-c", f"echo 20 > /proc/sys/net/{'ipv6' if v6 else 'ipv4'}/route/mtu_expires")
+    dev = "br-ex" if bridge else "up0"
+    if bridge:
+        lab.bridge(sw, "br-ex")
+        sw.vsctl("add-port", "br-ex", "up0")
+        lab.net.ip(sw.netns, "link", "set", "br-ex", "up")
+    own(lab, sw.netns, 1, v6, dev)
+    own(lab, router, 254, v6)
+    far = (lambda n: f"fd01::{n}") if v6 else (lambda n: f"172.30.0.{n}")
+    give = lambda ns, n, dev: lab.net.ip(ns, "addr", "add", far(n) + ("/64" if v6 else "/24"), "dev", dev, *(("nodad",) if v6 else ()))
+    give(router, 254, "up1")
+    for n in (2, 3):
+        give(peer, n, "up0")
+    family = ("-6",) if v6 else ()
+    lab.net.ip(sw.netns, *family, "route", "add", far(0) + ("/64" if v6 else "/24"), "via", address(254, v6))
+    lab.net.ip(peer, *family, "route", "add", "default", "via", far(254))
+    kernel_vxlan(lab, peer, far(2), address(1, v6), "10.5.0.2/24")
+    kernel_vxlan(lab, peer, far(3), address(1, v6), "10.6.0.2/24", key=88, dev="vxk")
+    kernel_vxlan(lab, sw.netns, address(1, v6), far(3), "10.6.0.1/24", key=88, dev="vxk", more=() if v6 else ("df", "set"))
+    tunnel(sw, "vxlan", far(2))
+    pod = pod_of(lab, sw, 1)
+    wait_up(sw, dev)
+    until_reply(lab, pod)
+    return sw, pod, router, peer, far
+
+
+def reported_mtu(lab, ns, target):
+    """The MTU that a sender of too long packets learns; such packets are lost until then."""
+    def mtu():
+        out = lab.net.run(ns, "ping", "-n", "-c", "1", "-W", "1", "-M", "do", "-s", str(POD_MTU - 28), target, check=False)
+        found = re.search(r"mtu ?= ?(\d+)", out)
+        return int(found[1]) if found else None
+    return wait_for(f"an MTU on the way to {target}", mtu, 30, 0.2)
+
+
+def path_mtu(sw, target):
+    found = re.search(r"^path_mtu (\d+)$", sw.appctl("ovs/route/lookup", target), re.M)
+    return int(found[1]) if found else None
+
+
+def narrow(lab, mtu, outer_len, **where):
+    """A router reports its MTU. The switch's senders learn the same as those of the kernel's tunnel device, and it is
+    forgotten after the same time."""
+    sw, pod, router, peer, far = narrow_path(lab, **where)
+    assert path_mtu(sw, far(2)) is None
+    inner = reported_mtu(lab, pod, "10.5.0.2")
+    assert inner == mtu - outer_len, inner
+    # Over a bridge, packets to the port of the switch's tunnels are all the switch's.
+    if not where.get("bridge"):
+        assert reported_mtu(lab, sw.netns, "10.6.0.2") == inner, "the kernel's device reports something else"
+    assert path_mtu(sw, far(2)) == mtu and path_mtu(sw, far(9)) is None
+    assert re.search(rf"the path to {far(2)} by \S+ carries packets of {mtu} bytes \(ICMP error of {address(254, where.get('v6', False))}\)", sw.log())
+    assert int(sw.appctl("coverage/read-counter", "tunnel_path_mtu")) == 1
+    transfer(lab, peer, pod, "10.5.0.2")
+    transfer(lab, pod, peer, "10.5.0.1")
+    wait_for("the MTU to be forgotten", lambda: path_mtu(sw, far(2)) is None, 40)
+    return sw, pod, router, peer, far
+
+
+@limit(240)
+def scenario_routers_report_the_mtu_of_a_path(lab):
+    narrow(lab, 1300, 50)
+
+
+@limit(240)
+def scenario_routers_report_the_mtu_of_a_path_over_ipv6(lab):
+    narrow(lab, 1400, 70, v6=True)
+
+
+@limit(240)
+def scenario_routers_report_the_mtu_of_a_path_by_a_bridge(lab):
+    narrow(lab, 1300, 50, bridge=True)
+
+
+@limit(240)
+def scenario_forged_reports_of_an_mtu(lab):
+    """Only errors count that quote outer headers of the tunnel. The MTU does not become smaller than the kernel's."""
+    sw, pod, router, peer, far = narrow_path(lab)
+    own_mac, its_mac = (lab.net.run(ns, "cat", "/sys/class/net/up0/address").strip() for ns in (sw.netns, router))
+    wire = lab.net.raw(router, "up0")
+
+    def report(source="172.31.0.1", destination="172.30.0.2", port=4789, proto=17, mtu=1200, kind=3, code=4, damage=False):
+        quote = frames.ipv4(source, destination, proto, frames.udp(source, destination, 5000, port, b"x" * 20), frag=0x4000)
+        error = bytearray(frames.icmp(kind, code, b"\0\0" + mtu.to_bytes(2, "big") + quote))
+        error[-1] ^= damage
+        wire.send(frames.ethernet(own_mac, its_mac, 0x0800, frames.ipv4("172.31.0.254", "172.31.0.1", 1, bytes(error))))
+    for wrong in (dict(source="172.31.0.7"), dict(destination="172.30.0.7"), dict(port=6081), dict(proto=6), dict(proto=47), dict(code=3),
+                  dict(kind=11), dict(mtu=1500), dict(mtu=9000), dict(damage=True)):
+        report(**wrong)
+    # A flood of them takes no worker's time, and the right one behind it is not lost for ever.
+    for n in range(20000):
+        report(destination=f"172.30.{n >> 8 & 255}.{n & 255}" if n & 0xffff != 2 else "172.30.9.9")
+    time.sleep(1)
+    assert path_mtu(sw, far(2)) is None
+    report()
+    wait_for("the right one", lambda: path_mtu(sw, far(2)) == 1200, 10, 0.2)
+    report(mtu=1250)
+    report(mtu=68)
+    wait_for("the minimum", lambda: path_mtu(sw, far(2)) == 552, 10, 0.2)
+    lab.net.ping(pod, "10.5.0.2", size=552 - 50 - 28)
+    assert sw.alive()
 
 
 @limit(240)

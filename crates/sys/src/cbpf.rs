@@ -11,6 +11,7 @@ pub(crate) const LD_W_ABS: u16 = 0x20;
 pub(crate) const LD_H_ABS: u16 = 0x28;
 pub(crate) const LD_B_ABS: u16 = 0x30;
 pub(crate) const LD_H_IND: u16 = 0x48;
+pub(crate) const LD_B_IND: u16 = 0x50;
 pub(crate) const LD_MEM: u16 = 0x60;
 /// Loads X with the length of the IPv4 header at a place.
 pub(crate) const LDX_MSH: u16 = 0xb1;

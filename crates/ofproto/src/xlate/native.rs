@@ -103,10 +103,16 @@ impl<'w> NextHop<'w> {
     }
     /// Longest packet, with its IP header, bytes.
     fn mtu(&self) -> u32 {
-        self.route.mtu_bytes.unwrap_or(match self.egress {
+        let mtu = self.route.mtu_bytes.unwrap_or(match self.egress {
             Egress::Bridge(_, port, _) => port.mtu,
             Egress::Device(port) => port.mtu,
-        })
+        });
+        self.route.path_mtu_bytes.map_or(mtu, |path| path.min(mtu))
+    }
+    /// Whether senders of longer packets get an error. Packets by a bridge's port get none for the MTU of the
+    /// route: the bridge's rules may send them elsewhere.
+    fn refuses_longer(&self) -> bool {
+        matches!(self.egress, Egress::Device(_)) || self.route.path_mtu_bytes.is_some()
     }
 }
 
@@ -226,14 +232,13 @@ impl<'w> Ctx<'w> {
     }
 
     /// Length of the longest frame that fits into the route's MTU with `outer_len` bytes of outer headers.
-    /// `None`: no length is compared. That is so if the egress is a port of a bridge, or if outer packets may
-    /// be fragmented. It is also so with STT, for truncated packets, without an Ethernet header, and if the
-    /// input port's MTU is small.
+    /// `None`: no length is compared. That is so if the egress is a port of a bridge and the path has no
+    /// shorter MTU, or if outer packets may be fragmented. It is also so with STT, for truncated packets,
+    /// without an Ethernet header, and if the input port's MTU is small.
     fn longest_frame(&mut self, hop: &NextHop<'_>, outer: &Outer, outer_len: usize) -> Option<u16> {
-        let (Egress::Device(_), true, packet_type::ETHERNET) = (hop.egress, outer.df, self.flow.packet_type)
-        else {
+        if !hop.refuses_longer() || !outer.df || self.flow.packet_type != packet_type::ETHERNET {
             return None;
-        };
+        }
         // Frames of STT are sent in segments, and truncated packets are short.
         if matches!(outer.encap, Encap::Stt { .. }) || self.out.truncation().is_some() {
             return None;
