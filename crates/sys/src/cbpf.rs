@@ -33,6 +33,8 @@ const ANCILLARY: u32 = 0xffff_f000;
 pub(crate) const PACKET_TYPE: u32 = ANCILLARY + 4;
 pub(crate) const VLAN_TAG: u32 = ANCILLARY + 44;
 pub(crate) const VLAN_TAG_PRESENT: u32 = ANCILLARY + 48;
+/// Bits of [`VLAN_TAG`] that are the VLAN's id.
+pub(crate) const VID_MASK: u32 = 0xfff;
 pub(crate) const VLAN_TPID: u32 = ANCILLARY + 60;
 
 /// An instruction: code, jumps if true and if not, value.
