@@ -232,9 +232,9 @@ impl<'w> Ctx<'w> {
     }
 
     /// Length of the longest frame that fits into the route's MTU with `outer_len` bytes of outer headers.
-    /// `None`: no length is compared. That is so if the egress is a port of a bridge and the path has no
-    /// shorter MTU, or if outer packets may be fragmented. It is also so with STT, for truncated packets,
-    /// without an Ethernet header, and if the input port's MTU is small.
+    /// `None`: no length is compared. That is so unless [`NextHop::refuses_longer`], or if outer packets may
+    /// be fragmented. It is also so with STT, for truncated packets, without an
+    /// Ethernet header, and if the input port's MTU is small.
     fn longest_frame(&mut self, hop: &NextHop<'_>, outer: &Outer, outer_len: usize) -> Option<u16> {
         if !hop.refuses_longer() || !outer.df || self.flow.packet_type != packet_type::ETHERNET {
             return None;
@@ -565,10 +565,16 @@ fn destination(f: &FlowKey, m: &mut FlowKey) -> Option<IpAddr> {
 /// device's.
 fn pop_for(ends: &[LocalEndpoint], f: &FlowKey, m: &mut FlowKey, is_for_us: bool) -> Option<Arc<TunnelPop>> {
     m.vlans[0].tci = u16::MAX;
+    // A tag without a VLAN id has only a priority, and belongs to no VLAN.
+    let mut is_of_vlan = f.vlans[0].tci & VLAN_VID != 0;
+    if f.vlans[0].tci != 0 && !is_of_vlan {
+        m.vlans[1].tci = u16::MAX;
+        is_of_vlan = f.vlans[1].tci != 0;
+    }
     (m.nw_proto, m.nw_frag) = (u8::MAX, frag::MASK);
     // The decapsulation drops first fragments and counts them. Later fragments have no ports.
     let is_later = f.nw_frag & frag::LATER != 0;
-    if !is_for_us || f.vlans[0].tci != 0 || is_later {
+    if !is_for_us || is_of_vlan || is_later {
         return None;
     }
     let mut of_proto = ends.iter().filter(|e| e.has_protocol(f.nw_proto)).peekable();
@@ -582,6 +588,8 @@ fn pop_for(ends: &[LocalEndpoint], f: &FlowKey, m: &mut FlowKey, is_for_us: bool
     Some(end.pop.clone())
 }
 
+/// Bits of a tag that are the VLAN's id.
+const VLAN_VID: u16 = 0xfff;
 /// GTP-U's first byte: version 1, GTP.
 const GTPU_FLAGS: u8 = 0x30;
 

@@ -154,7 +154,10 @@ fn the_mtu_of_a_path_is_used() {
         v6_lifetime: Duration::from_secs(600),
     };
     let routes = &lab.pipeline.underlay().routes;
-    assert_eq!(routes.learn_path_mtus(&[report], &limits, Instant::now()).len(), 1);
+    assert_eq!(
+        routes.learn_path_mtus(&[report], &limits, Instant::now()).len(),
+        1
+    );
     assert!(!lab.is_right(&before), "its route has another MTU now");
     let after = lab.pod_packet();
     let [Action::CheckPktLen { len, less_equal, .. }] = &after.actions[..] else {
@@ -182,7 +185,10 @@ fn errors_quote_packets_of_a_tunnel() {
     assert_eq!(sends(&lab, &quoted), Some(true));
     for other in [
         TooBig { port: 4790, ..quoted },
-        TooBig { protocol: 6, ..quoted },
+        TooBig {
+            protocol: 6,
+            ..quoted
+        },
         TooBig {
             destination: ip("10.0.0.3"),
             ..quoted
@@ -277,6 +283,13 @@ fn only_packets_of_tunnels_to_this_host_come_in() {
     };
     assert_eq!(pop.port, VXLAN.0);
     assert!(lab.is_right(&arrived));
+    // A tag without a VLAN id has only a priority.
+    let tagged = lab.eth0_packet("udp,vlan_tci=0xf000,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
+    assert!(
+        matches!(tagged.actions[..], [Action::TunnelPop(_)]),
+        "{:?}",
+        tagged.actions
+    );
     for other in [
         "udp,nw_src=10.0.0.2,nw_dst=10.0.0.9,udp_dst=4789",
         "udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=53",
