@@ -513,6 +513,55 @@ def scenario_forged_reports_of_an_mtu(lab):
     assert sw.alive()
 
 
+def odd_outer_packets(lab, sw, pod, peer, dev):
+    """Echo requests that come in outer packets with a priority tag, or with IPv4 options. The pod replies to all that the
+    kernel's tunnel device would take."""
+    read = lambda ns, dev: lab.net.run(ns, "cat", f"/sys/class/net/{dev}/address").strip()
+    wire = lab.net.raw(peer, "up0")
+    mac = lambda text: bytes.fromhex(text.replace(":", ""))
+
+    def replies(ident, vlans=(), options=b""):
+        echo = frames.icmp(8, 0, ident.to_bytes(2, "big") + b"\0\1abcdefgh")
+        inner = frames.ethernet(read(pod, "eth0"), read(peer, "vx0"), 0x0800, frames.ipv4("10.5.0.2", "10.5.0.1", 1, echo))
+        udp = frames.udp("172.31.0.2", "172.31.0.1", 5000, 4789, b"\x08\0\0\0" + (77).to_bytes(3, "big") + b"\0" + inner)
+        packet = frames.ipv4("172.31.0.2", "172.31.0.1", 17, udp, options=options)
+        wire.send(frames.ethernet(read(sw.netns, dev), read(peer, "up0"), 0x0800, packet, vlans=vlans))
+        reply = ident.to_bytes(2, "big") + b"\0\1abcdefgh"
+        return receive(wire, lambda f: f[:6] == mac(read(peer, "up0")) and f[12:14] == b"\x08\0" and reply in f[50:], 2) is not None
+    assert replies(1)
+    assert replies(2, vlans=((0x8100, 0),)) and replies(3, vlans=((0x8100, 5 << 13),))
+    assert not replies(4, vlans=((0x8100, 5),)), "frames of a VLAN are not the device's"
+    assert replies(5, options=bytes([148, 4, 0, 0])) and replies(6, options=bytes([1, 1, 1, 0]))
+    assert replies(7, vlans=((0x8100, 3 << 13),), options=bytes([148, 4, 0, 0]))
+    before = int(sw.appctl("coverage/read-counter", "datapath_drop_tunnel_pop_error") or 0)
+    assert not replies(8, options=bytes([131, 7, 4, 10, 0, 0, 1, 0])), "a source route"
+    wait_for("the drop's name", lambda: int(sw.appctl("coverage/read-counter", "datapath_drop_tunnel_pop_error")) > before, 10, 0.2)
+    assert replies(9)
+
+
+@limit(240)
+def scenario_priority_tags_and_options_outside(lab):
+    sw, pod, peer = one_switch(lab)
+    until_reply(lab, pod)
+    odd_outer_packets(lab, sw, pod, peer, "up0")
+
+
+@limit(240)
+def scenario_priority_tags_and_options_outside_by_a_bridge(lab):
+    """Also the reason in the status while the device is a port of a bridge and keeps its address."""
+    sw, pod, peer = one_switch(lab)
+    until_reply(lab, pod)
+    mac = lab.net.run(sw.netns, "cat", "/sys/class/net/up0/address").strip()
+    lab.bridge(sw, "br-ex", f"other_config:hwaddr={mac}")
+    sw.vsctl("add-port", "br-ex", "up0")
+    wait_for("the reason", lambda: "leads to up0, a port of br-ex: its address belongs on br-ex" in status(sw), 30)
+    lab.net.ip(sw.netns, "addr", "flush", "dev", "up0")
+    lab.net.address(sw.netns, "br-ex", "172.31.0.1/24")
+    wait_up(sw, "br-ex")
+    until_reply(lab, pod)
+    odd_outer_packets(lab, sw, pod, peer, "br-ex")
+
+
 @limit(240)
 def scenario_reasons_in_the_status(lab):
     """An own address, a loopback device and a device without Ethernet frames have one line each. Other tunnels
@@ -565,8 +614,9 @@ def scenario_a_thousand_tunnels(lab):
 
 
 @limit(240)
-def scenario_offload_names_the_reason(lab):
-    """With hw-offload, workers forward these tunnels, and `heddle offload --explain` names the reason."""
+def scenario_offload_beside_another_program(lab):
+    """With hw-offload, the kernel forwards this tunnel, and its own VXLAN device at the same UDP port works beside it. Workers
+    forward what arrives while another program has a filter there."""
     sw = node(lab, 1)
     sw.vsctl("set", "open_vswitch", ".", "other_config:hw-offload=true")
     sw.stop_daemon()
@@ -575,7 +625,10 @@ def scenario_offload_names_the_reason(lab):
     link(lab, sw.netns, peer)
     own(lab, sw.netns, 1)
     own(lab, peer, 2)
+    lab.net.ip(peer, "addr", "add", "172.31.0.3/24", "dev", "up0")
     kernel_vxlan(lab, peer, "172.31.0.2", "172.31.0.1", "10.5.0.2/24")
+    kernel_vxlan(lab, sw.netns, "172.31.0.1", "172.31.0.3", "10.6.0.1/24", key=88, dev="vxk")
+    kernel_vxlan(lab, peer, "172.31.0.3", "172.31.0.1", "10.6.0.2/24", key=88, dev="vxk")
     tunnel(sw, "vxlan", "172.31.0.2")
     pod = pod_of(lab, sw, 1)
     wait_up(sw)
@@ -583,8 +636,21 @@ def scenario_offload_names_the_reason(lab):
     if "eBPF is off" in sw.log():
         raise Skip("no eBPF here")
     lab.net.ping(pod, "10.5.0.2", count=20)
-    why = sw.appctl("heddle/offload", "in_port=vpod1", check=False)
-    assert "device in no bridge" in why, why
+    until_reply(lab, sw.netns, "10.6.0.2")
+    lab.net.ping(sw.netns, "10.6.0.2")
+
+    def pop():
+        shown = sw.appctl("heddle/offload", "in_port=up0", check=False)
+        return re.search(r"tnl_pop\(.*\n  (.*)", shown)
+    lab.net.ping(pod, "10.5.0.2", count=20)
+    assert pop()[1] == "offloaded to ebpf", pop()
+    lab.net.run(sw.netns, "tc", "filter", "add", "dev", "up0", "ingress", "protocol", "all", "prio", "20000", "bpf", "da", "bytecode", "1,6 0 0 4294967295,")
+    taken = lambda: lab.net.ping(pod, "10.5.0.2", count=2, lossless=False) and pop() and "not offloaded" in pop()[1]
+    wait_for("workers to forward what arrives", taken, 60, 1)
+    reach(lab, (pod, peer))
+    until_reply(lab, sw.netns, "10.6.0.2")
+    lab.net.run(sw.netns, "tc", "filter", "del", "dev", "up0", "ingress", "prio", "20000")
+    wait_for("the kernel to forward it", lambda: lab.net.ping(pod, "10.5.0.2", count=5, lossless=False) and pop() and "not" not in pop()[1], 60, 1)
 
 
 if __name__ == "__main__":
