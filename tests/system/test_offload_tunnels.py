@@ -18,15 +18,15 @@ SO_RCVBUFFORCE = 33
 OVN_OPTION = "{class=0x102,type=0x80,len=4}->tun_metadata0"
 
 
-def node(lab, number, v6=False):
-    """A switch that offloads, with br-ex and br-int."""
+def node(lab, number, v6=False, bridges=("br-ex", "br-int")):
+    """A switch that offloads, with these bridges."""
     sw = lab.switch(netns=False, start=False)
     sw.netns = lab.net.namespace(f"node{number}", ipv6=v6)
     sw.start_ovsdb()
     sw.vsctl("--no-wait", "set", "open_vswitch", ".", "other_config:hw-offload=true")
     sw.start_daemon()
-    lab.bridge(sw, "br-ex")
-    lab.bridge(sw, "br-int")
+    for bridge in bridges:
+        lab.bridge(sw, bridge)
     return sw
 
 
@@ -105,6 +105,90 @@ def both_ways(lab, kind, **options):
     many = long_packets(lab, pods)
     assert many > 50, many
     return switches, pods
+
+
+def device_nodes(lab, kind, v6=False, **options):
+    """The same without br-ex: the device belongs to no bridge, and has the node's address."""
+    switches = [node(lab, n, v6, bridges=("br-int",)) for n in (1, 2)]
+    link(lab, *(sw.netns for sw in switches))
+    pods = []
+    for number, sw in zip((1, 2), switches):
+        lab.net.ip(sw.netns, "addr", "add", address(number, v6) + ("/64" if v6 else "/24"), "dev", "up0", *(("nodad",) if v6 else ()))
+        tunnel(sw, kind, address(3 - number, v6), **options)
+        pods.append(add_pod(lab, sw, number, True))
+    return switches, pods
+
+
+def by_devices(lab, kind, **options):
+    """The kernel forwards both directions. Other packets of the devices are the host's."""
+    switches, pods = device_nodes(lab, kind, **options)
+    settle(lab, switches, pods[0], "10.5.0.2")
+    quiet_workers(lab, switches, pods[0], "10.5.0.2")
+    one, two = (sw.netns for sw in switches)
+    before = [ups(sw) for sw in switches]
+    far = address(2, options.get("v6", False))
+    lab.net.ping(one, far, count=20)
+    got = iperf(lab, two, one, far, "-t", "1")["sum_received"]["bytes"]
+    assert got > 1_000_000, got
+    assert all(ups(sw) - n < 20 for sw, n in zip(switches, before)), "the host's packets reach the switch"
+    bulk(lab, switches, pods)
+    settle(lab, switches, pods[0], "fd05::2")
+    for sw in switches:
+        flows = sw.appctl("dpctl/dump-flows", "-m", "type=offloaded")
+        assert "tnl_push(" in flows and "tnl_pop(" in flows and "tun_id=0x4d" in flows, flows
+    many = long_packets(lab, pods)
+    assert many > 50, many
+    return switches, pods
+
+
+def filters(lab, sw):
+    return lab.net.run(sw.netns, "tc", "filter", "show", "dev", "up0", "ingress").count("bpf chain 0 handle")
+
+
+@limit(240)
+def scenario_vxlan_by_a_device_in_no_bridge(lab):
+    """Also: an MTU of the route, filters that another program removes, and a device that is given back."""
+    (one, two), (a, b) = by_devices(lab, "vxlan")
+    assert filters(lab, one) == 3
+    lab.net.ip(one.netns, "route", "replace", "172.31.0.0/24", "dev", "up0", "src", "172.31.0.1", "mtu", "1400")
+    ping = lambda: lab.net.run(a, "ping", "-n", "-c", "1", "-W", "1", "-M", "do", "-s", str(POD_MTU - 28), "10.5.0.2", check=False)
+    wait_for("an ICMP error with the MTU", lambda: "1350" in ping(), 30, 0.2)
+    settle(lab, (one, two), a, "10.5.0.2")
+    assert "check_pkt_len(" in one.appctl("dpctl/dump-flows", "-m", "type=offloaded")
+    lab.net.run(one.netns, "tc", "qdisc", "del", "dev", "up0", "clsact")
+    wait_for("the filters to be back", lambda: filters(lab, one) == 3, 40)
+    settle(lab, (one, two), a, "10.5.0.2")
+    lab.net.ping(one.netns, "172.31.0.2")
+    one.vsctl("del-port", "br-int", "tun0")
+    wait_for("the device to be the host's", lambda: filters(lab, one) == 0, 30)
+    lab.net.ping(one.netns, "172.31.0.2")
+    tunnel(one, "vxlan", "172.31.0.2")
+    settle(lab, (one, two), a, "10.5.0.2")
+
+
+@limit(240)
+def scenario_geneve_with_checksums_by_a_device_in_no_bridge(lab):
+    by_devices(lab, "geneve", csum="true")
+
+
+@limit(240)
+def scenario_a_restart_with_a_device_in_no_bridge(lab):
+    """Pods keep their traffic without a switch, and the host its own. Tunnels that are removed meanwhile leave nothing
+    at the device."""
+    (one, two), (a, b) = device_nodes(lab, "vxlan")
+    settle(lab, (one, two), a, "10.5.0.2")
+    one.stop_daemon(signal.SIGKILL)
+    lab.net.ping(a, "10.5.0.2", count=20)
+    lab.net.ping(one.netns, "172.31.0.2")
+    one.start_daemon()
+    lab.net.ping(one.netns, "172.31.0.2", count=20)
+    settle(lab, (one, two), a, "10.5.0.2")
+    one.stop_daemon(signal.SIGKILL)
+    one.vsctl("--no-wait", "del-port", "tun0")
+    one.start_daemon()
+    lab.net.ping(one.netns, "172.31.0.2", count=20)
+    wait_for("the device to be the host's", lambda: filters(lab, one) == 0, 30)
+    lab.net.ping(one.netns, "172.31.0.2")
 
 
 @limit(240)

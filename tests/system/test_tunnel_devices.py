@@ -39,11 +39,11 @@ def pod_of(lab, sw, number, **kw):
     return pod
 
 
-def kernel_vxlan(lab, ns, local, remote, inner, key=77, dev="vx0", port=4789):
+def kernel_vxlan(lab, ns, local, remote, inner, key=77, dev="vx0", port=4789, more=()):
     """A VXLAN device of the kernel, as on a machine without a switch."""
     if "dstport" not in lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "help", check=False):
         raise Skip("no vxlan here")
-    lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "id", str(key), "local", local, "remote", remote, "dstport", str(port))
+    lab.net.ip(ns, "link", "add", dev, "type", "vxlan", "id", str(key), "local", local, "remote", remote, "dstport", str(port), *more)
     lab.net.address(ns, dev, inner)
     lab.net.ip(ns, "link", "set", dev, "mtu", str(POD_MTU))
 
@@ -400,6 +400,168 @@ def scenario_mtu_of_the_path(lab):
     wait_for("an error by the rule", lambda: "n_packets=0," not in sw.ofctl("dump-flows", "br-int", "icmp"), 10, 0.2)
 
 
+def narrow_path(lab, v6=False, bridge=False):
+    """A node, a router and a host. The link behind the router carries packets of 1300 bytes, or 1400 over IPv6. The
+    node has a tunnel of the switch and a VXLAN device of its kernel to two addresses of the host."""
+    sw, router, peer = node(lab, 1, v6), lab.net.namespace("router", ipv6=v6), lab.net.namespace("host", ipv6=v6)
+    link(lab, sw.netns, router)
+    lab.net.veth(router, "up1", peer, "up0")
+    mtu = 1400 if v6 else 1300
+    lab.net.ip(router, "link", "set", "up1", "mtu", str(mtu))
+    lab.net.ip(peer, "link", "set", "up0", "mtu", str(mtu))
+    lab.net.run(router, "sh", "-c", f"echo 1 > /proc/sys/net/{'ipv6/conf/all/forwarding' if v6 else 'ipv4/ip_forward'}")
+    lab.net.run(sw.netns, "sh", "-c", f"echo 20 > /proc/sys/net/{'ipv6' if v6 else 'ipv4'}/route/mtu_expires")
+    dev = "br-ex" if bridge else "up0"
+    if bridge:
+        lab.bridge(sw, "br-ex")
+        sw.vsctl("add-port", "br-ex", "up0")
+        lab.net.ip(sw.netns, "link", "set", "br-ex", "up")
+    own(lab, sw.netns, 1, v6, dev)
+    own(lab, router, 254, v6)
+    far = (lambda n: f"fd01::{n}") if v6 else (lambda n: f"172.30.0.{n}")
+    give = lambda ns, n, dev: lab.net.ip(ns, "addr", "add", far(n) + ("/64" if v6 else "/24"), "dev", dev, *(("nodad",) if v6 else ()))
+    give(router, 254, "up1")
+    for n in (2, 3):
+        give(peer, n, "up0")
+    family = ("-6",) if v6 else ()
+    lab.net.ip(sw.netns, *family, "route", "add", far(0) + ("/64" if v6 else "/24"), "via", address(254, v6))
+    lab.net.ip(peer, *family, "route", "add", "default", "via", far(254))
+    kernel_vxlan(lab, peer, far(2), address(1, v6), "10.5.0.2/24")
+    kernel_vxlan(lab, peer, far(3), address(1, v6), "10.6.0.2/24", key=88, dev="vxk")
+    kernel_vxlan(lab, sw.netns, address(1, v6), far(3), "10.6.0.1/24", key=88, dev="vxk", more=() if v6 else ("df", "set"))
+    tunnel(sw, "vxlan", far(2))
+    pod = pod_of(lab, sw, 1)
+    wait_up(sw, dev)
+    until_reply(lab, pod)
+    return sw, pod, router, peer, far
+
+
+def reported_mtu(lab, ns, target):
+    """The MTU that a sender of too long packets learns; such packets are lost until then."""
+    def mtu():
+        out = lab.net.run(ns, "ping", "-n", "-c", "1", "-W", "1", "-M", "do", "-s", str(POD_MTU - 28), target, check=False)
+        found = re.search(r"mtu ?= ?(\d+)", out)
+        return int(found[1]) if found else None
+    return wait_for(f"an MTU on the way to {target}", mtu, 30, 0.2)
+
+
+def path_mtu(sw, target):
+    found = re.search(r"^path_mtu (\d+)$", sw.appctl("ovs/route/lookup", target), re.M)
+    return int(found[1]) if found else None
+
+
+def narrow(lab, mtu, outer_len, **where):
+    """A router reports its MTU. The switch's senders learn the same as those of the kernel's tunnel device, and it is
+    forgotten after the same time."""
+    sw, pod, router, peer, far = narrow_path(lab, **where)
+    assert path_mtu(sw, far(2)) is None
+    inner = reported_mtu(lab, pod, "10.5.0.2")
+    assert inner == mtu - outer_len, inner
+    # Over a bridge, packets to the port of the switch's tunnels are all the switch's.
+    if not where.get("bridge"):
+        assert reported_mtu(lab, sw.netns, "10.6.0.2") == inner, "the kernel's device reports something else"
+    assert path_mtu(sw, far(2)) == mtu and path_mtu(sw, far(9)) is None
+    assert re.search(rf"the path to {far(2)} by \S+ carries packets of {mtu} bytes \(ICMP error of {address(254, where.get('v6', False))}\)", sw.log())
+    assert int(sw.appctl("coverage/read-counter", "tunnel_path_mtu")) == 1
+    transfer(lab, peer, pod, "10.5.0.2")
+    transfer(lab, pod, peer, "10.5.0.1")
+    wait_for("the MTU to be forgotten", lambda: path_mtu(sw, far(2)) is None, 40)
+    return sw, pod, router, peer, far
+
+
+@limit(240)
+def scenario_routers_report_the_mtu_of_a_path(lab):
+    narrow(lab, 1300, 50)
+
+
+@limit(240)
+def scenario_routers_report_the_mtu_of_a_path_over_ipv6(lab):
+    narrow(lab, 1400, 70, v6=True)
+
+
+@limit(240)
+def scenario_routers_report_the_mtu_of_a_path_by_a_bridge(lab):
+    narrow(lab, 1300, 50, bridge=True)
+
+
+@limit(240)
+def scenario_forged_reports_of_an_mtu(lab):
+    """Only errors count that quote outer headers of the tunnel. The MTU does not become smaller than the kernel's."""
+    sw, pod, router, peer, far = narrow_path(lab)
+    own_mac, its_mac = (lab.net.run(ns, "cat", "/sys/class/net/up0/address").strip() for ns in (sw.netns, router))
+    wire = lab.net.raw(router, "up0")
+
+    def report(source="172.31.0.1", destination="172.30.0.2", port=4789, proto=17, mtu=1200, kind=3, code=4, damage=False):
+        quote = frames.ipv4(source, destination, proto, frames.udp(source, destination, 5000, port, b"x" * 20), frag=0x4000)
+        error = bytearray(frames.icmp(kind, code, b"\0\0" + mtu.to_bytes(2, "big") + quote))
+        error[-1] ^= damage
+        wire.send(frames.ethernet(own_mac, its_mac, 0x0800, frames.ipv4("172.31.0.254", "172.31.0.1", 1, bytes(error))))
+    for wrong in (dict(source="172.31.0.7"), dict(destination="172.30.0.7"), dict(port=6081), dict(proto=6), dict(proto=47), dict(code=3),
+                  dict(kind=11), dict(mtu=1500), dict(mtu=9000), dict(damage=True)):
+        report(**wrong)
+    # A flood of them takes no worker's time, and the right one behind it is not lost for ever.
+    for n in range(20000):
+        report(destination=f"172.30.{n >> 8 & 255}.{n & 255}" if n & 0xffff != 2 else "172.30.9.9")
+    time.sleep(1)
+    assert path_mtu(sw, far(2)) is None
+    report()
+    wait_for("the right one", lambda: path_mtu(sw, far(2)) == 1200, 10, 0.2)
+    report(mtu=1250)
+    report(mtu=68)
+    wait_for("the minimum", lambda: path_mtu(sw, far(2)) == 552, 10, 0.2)
+    lab.net.ping(pod, "10.5.0.2", size=552 - 50 - 28)
+    assert sw.alive()
+
+
+def odd_outer_packets(lab, sw, pod, peer, dev):
+    """Echo requests that come in outer packets with a priority tag, or with IPv4 options. The pod replies to all that the
+    kernel's tunnel device would take."""
+    read = lambda ns, dev: lab.net.run(ns, "cat", f"/sys/class/net/{dev}/address").strip()
+    wire = lab.net.raw(peer, "up0")
+    mac = lambda text: bytes.fromhex(text.replace(":", ""))
+
+    def replies(ident, vlans=(), options=b""):
+        echo = frames.icmp(8, 0, ident.to_bytes(2, "big") + b"\0\1abcdefgh")
+        inner = frames.ethernet(read(pod, "eth0"), read(peer, "vx0"), 0x0800, frames.ipv4("10.5.0.2", "10.5.0.1", 1, echo))
+        udp = frames.udp("172.31.0.2", "172.31.0.1", 5000, 4789, b"\x08\0\0\0" + (77).to_bytes(3, "big") + b"\0" + inner)
+        packet = frames.ipv4("172.31.0.2", "172.31.0.1", 17, udp, options=options)
+        wire.send(frames.ethernet(read(sw.netns, dev), read(peer, "up0"), 0x0800, packet, vlans=vlans))
+        reply = ident.to_bytes(2, "big") + b"\0\1abcdefgh"
+        return receive(wire, lambda f: f[:6] == mac(read(peer, "up0")) and f[12:14] == b"\x08\0" and reply in f[50:], 2) is not None
+    assert replies(1)
+    assert replies(2, vlans=((0x8100, 0),)) and replies(3, vlans=((0x8100, 5 << 13),))
+    assert not replies(4, vlans=((0x8100, 5),)), "frames of a VLAN are not the device's"
+    assert replies(5, options=bytes([148, 4, 0, 0])) and replies(6, options=bytes([1, 1, 1, 0]))
+    assert replies(7, vlans=((0x8100, 3 << 13),), options=bytes([148, 4, 0, 0]))
+    before = int(sw.appctl("coverage/read-counter", "datapath_drop_tunnel_pop_error") or 0)
+    assert not replies(8, options=bytes([131, 7, 4, 10, 0, 0, 1, 0])), "a source route"
+    wait_for("the drop's name", lambda: int(sw.appctl("coverage/read-counter", "datapath_drop_tunnel_pop_error")) > before, 10, 0.2)
+    assert replies(9)
+
+
+@limit(240)
+def scenario_priority_tags_and_options_outside(lab):
+    sw, pod, peer = one_switch(lab)
+    until_reply(lab, pod)
+    odd_outer_packets(lab, sw, pod, peer, "up0")
+
+
+@limit(240)
+def scenario_priority_tags_and_options_outside_by_a_bridge(lab):
+    """Also the reason in the status while the device is a port of a bridge and keeps its address."""
+    sw, pod, peer = one_switch(lab)
+    until_reply(lab, pod)
+    mac = lab.net.run(sw.netns, "cat", "/sys/class/net/up0/address").strip()
+    lab.bridge(sw, "br-ex", f"other_config:hwaddr={mac}")
+    sw.vsctl("add-port", "br-ex", "up0")
+    wait_for("the reason", lambda: "leads to up0, a port of br-ex: its address belongs on br-ex" in status(sw), 30)
+    lab.net.ip(sw.netns, "addr", "flush", "dev", "up0")
+    lab.net.address(sw.netns, "br-ex", "172.31.0.1/24")
+    wait_up(sw, "br-ex")
+    until_reply(lab, pod)
+    odd_outer_packets(lab, sw, pod, peer, "br-ex")
+
+
 @limit(240)
 def scenario_reasons_in_the_status(lab):
     """An own address, a loopback device and a device without Ethernet frames have one line each. Other tunnels
@@ -452,8 +614,9 @@ def scenario_a_thousand_tunnels(lab):
 
 
 @limit(240)
-def scenario_offload_names_the_reason(lab):
-    """With hw-offload, workers forward these tunnels, and `heddle offload --explain` names the reason."""
+def scenario_offload_beside_another_program(lab):
+    """With hw-offload, the kernel forwards this tunnel, and its own VXLAN device at the same UDP port works beside it. Workers
+    forward what arrives while another program has a filter there."""
     sw = node(lab, 1)
     sw.vsctl("set", "open_vswitch", ".", "other_config:hw-offload=true")
     sw.stop_daemon()
@@ -462,7 +625,10 @@ def scenario_offload_names_the_reason(lab):
     link(lab, sw.netns, peer)
     own(lab, sw.netns, 1)
     own(lab, peer, 2)
+    lab.net.ip(peer, "addr", "add", "172.31.0.3/24", "dev", "up0")
     kernel_vxlan(lab, peer, "172.31.0.2", "172.31.0.1", "10.5.0.2/24")
+    kernel_vxlan(lab, sw.netns, "172.31.0.1", "172.31.0.3", "10.6.0.1/24", key=88, dev="vxk")
+    kernel_vxlan(lab, peer, "172.31.0.3", "172.31.0.1", "10.6.0.2/24", key=88, dev="vxk")
     tunnel(sw, "vxlan", "172.31.0.2")
     pod = pod_of(lab, sw, 1)
     wait_up(sw)
@@ -470,8 +636,21 @@ def scenario_offload_names_the_reason(lab):
     if "eBPF is off" in sw.log():
         raise Skip("no eBPF here")
     lab.net.ping(pod, "10.5.0.2", count=20)
-    why = sw.appctl("heddle/offload", "in_port=vpod1", check=False)
-    assert "device in no bridge" in why, why
+    until_reply(lab, sw.netns, "10.6.0.2")
+    lab.net.ping(sw.netns, "10.6.0.2")
+
+    def pop():
+        shown = sw.appctl("heddle/offload", "in_port=up0", check=False)
+        return re.search(r"tnl_pop\(.*\n  (.*)", shown)
+    lab.net.ping(pod, "10.5.0.2", count=20)
+    assert pop()[1] == "offloaded to ebpf", pop()
+    lab.net.run(sw.netns, "tc", "filter", "add", "dev", "up0", "ingress", "protocol", "all", "prio", "20000", "bpf", "da", "bytecode", "1,6 0 0 4294967295,")
+    taken = lambda: lab.net.ping(pod, "10.5.0.2", count=2, lossless=False) and pop() and "not offloaded" in pop()[1]
+    wait_for("workers to forward what arrives", taken, 60, 1)
+    reach(lab, (pod, peer))
+    until_reply(lab, sw.netns, "10.6.0.2")
+    lab.net.run(sw.netns, "tc", "filter", "del", "dev", "up0", "ingress", "prio", "20000")
+    wait_for("the kernel to forward it", lambda: lab.net.ping(pod, "10.5.0.2", count=5, lossless=False) and pop() and "not" not in pop()[1], 60, 1)
 
 
 if __name__ == "__main__":

@@ -203,6 +203,8 @@ pub struct Rule {
     pub all_flags: bool,
     /// Outer headers that [`Op::Encap`] writes.
     pub outer: Option<Arc<TunnelPush>>,
+    /// Longest frame that goes into the tunnel, bytes; the switch replies to the sender of a longer one.
+    pub max_frame: Option<u16>,
     /// The pipeline drops the packets, and they are counted for that.
     pub drops: bool,
 }
@@ -224,7 +226,7 @@ impl Rule {
         let tunnel = is_tunnelled(key);
         let (k, m) = headers(key, mask)?;
         let mut ops = Vec::new();
-        let mut outer = None;
+        let (mut outer, mut max_frame) = (None, None);
         let mut drops = false;
         // A list on a copy that nothing follows is as good as one on the packet.
         let (mut list, mut at) = (actions, 0);
@@ -232,6 +234,14 @@ impl Rule {
             at += 1;
             match action {
                 Action::Clone(inner) if at == list.len() => (list, at) = (inner.as_slice(), 0),
+                Action::CheckPktLen {
+                    len,
+                    greater,
+                    less_equal,
+                } if at == list.len() && matches!(greater.first(), Some(Action::TooBig { .. })) => {
+                    max_frame = Some(*len);
+                    (list, at) = (less_equal.as_slice(), 0);
+                }
                 Action::TunnelPush(_) if tunnel || outer.is_some() => {
                     return Err(Why::Tunnel("leads into another one"));
                 }
@@ -266,6 +276,7 @@ impl Rule {
             key: k,
             mask: m,
             outer: outer.filter(|_| ops.contains(&Op::Encap)),
+            max_frame,
             ops: ops.into(),
             tunnel,
             all_flags: mask.0.tcp_flags == 0,

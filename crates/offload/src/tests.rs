@@ -439,6 +439,16 @@ fn tunnels_are_said_or_it_is_said_why_not() {
         assert_eq!(*rule.ops, [Op::Encap, Op::Output(PortNo(2))]);
         assert_eq!(rule.outer.as_deref(), Some(&push(csum, true)));
     }
+    // The switch itself replies to senders of longer frames.
+    let compared = Action::CheckPktLen {
+        len: 1364,
+        greater: vec![Action::TooBig { frame_len: 1364 }, Action::Recirc(9)],
+        less_equal: vec![into(false, true), out.clone()],
+    };
+    let shorter = rule(std::slice::from_ref(&compared)).unwrap();
+    assert_eq!(*shorter.ops, [Op::Encap, Op::Output(PortNo(2))]);
+    assert_eq!(shorter.max_frame, Some(1364));
+    assert!(rule(&[compared, out.clone()]).is_err());
     for actions in [
         vec![into(false, false), out.clone()],
         vec![out.clone(), into(false, true), out.clone()],

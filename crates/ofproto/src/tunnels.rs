@@ -22,7 +22,7 @@ use heddle_flow::{FlowKey, packet_type};
 use heddle_openflow::Port as OfPort;
 use heddle_tunnel::action::Numbers;
 use heddle_tunnel::config::{Key, Local, PacketMode};
-use heddle_tunnel::{OptionTable, TunnelConfig, TunnelPop, TunnelType};
+use heddle_tunnel::{OptionTable, TooBig, TunnelConfig, TunnelPop, TunnelType};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
@@ -275,6 +275,23 @@ impl TunnelMap {
     /// The tunnels' packets that end at this host, by datapath port.
     pub fn endpoints(&self) -> &[LocalEndpoint] {
         &self.endpoints
+    }
+
+    /// Whether these are outer headers of packets that some tunnel sends. `Some(true)`: the destination is
+    /// configured; otherwise flows choose it.
+    pub fn sends(&self, quoted: &TooBig) -> Option<bool> {
+        let ends = self.endpoints.iter();
+        let same = ends.filter(|e| e.has_protocol(quoted.protocol) && e.port == quoted.port);
+        let dps: Vec<PortNo> = same.map(|e| PortNo(e.pop.port)).collect();
+        let is_of = |tunnel: &&OuterMatch| {
+            let local = match tunnel.local {
+                Local::Is(local) => local == quoted.source,
+                Local::Any | Local::Flow => true,
+            };
+            local && dps.contains(&tunnel.dp) && tunnel.remote.is_none_or(|r| r == quoted.destination)
+        };
+        let found = self.ports.keys().filter(is_of);
+        found.map(|tunnel| tunnel.remote.is_some()).max()
     }
 
     /// Whether there is no tunnel at all.

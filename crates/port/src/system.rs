@@ -17,7 +17,8 @@
 //! reports the failure.
 //!
 //! A port may take outer packets of tunnels only ([`SystemPort::takes_outer`]). Its device is in no bridge,
-//! and all other packets are the host's. Such a port leaves the device's settings as they are.
+//! and all other packets are the host's: a filter lets them pass the program that diverts. Such a port leaves
+//! the device's settings as they are.
 //!
 //! A device that is deleted and made again gets a new index. [`Port::status`] notices and binds the sockets
 //! again; members of a fanout group cannot be, so with several queues the port reports that it is stale.
@@ -166,13 +167,15 @@ impl SystemPort {
         }
         state.outer = Some(filter);
         if let Ok(index) = self.netdev.link.ifindex(&self.netdev.name) {
-            self.hold(&mut state, index);
+            let diverted = state.diverted.is_some();
+            self.hold(&mut state, index, diverted);
         }
         Ok(())
     }
 
-    /// Keeps packets that the device receives from the host's stack, or returns why it cannot.
-    fn hold(&self, state: &mut Sockets, index: u32) {
+    /// Keeps packets that the device receives from the host's stack. `diverted`: the program takes them, or
+    /// is about to.
+    fn hold(&self, state: &mut Sockets, index: u32, diverted: bool) {
         let Some(filters) = &self.filters else { return };
         let failed = filters.hold(&self.netdev.name, index, state.outer.as_ref()).err();
         if let Some(why) = failed.as_ref().filter(|why| state.not_held.as_ref() != Some(why)) {
@@ -183,7 +186,7 @@ impl SystemPort {
             );
         }
         state.not_held = failed;
-        filters.look(&self.netdev.name, &self.vlans, state.diverted.is_some());
+        filters.look(&self.netdev.name, &self.vlans, diverted);
     }
 
     /// Uses receiving sockets that were made before, as long as there are some.
@@ -194,11 +197,15 @@ impl SystemPort {
 
     /// The queue of a diverted device, or none. An error: another program has the device, and both would
     /// forward its packets.
-    fn divert(&self, index: u32) -> io::Result<Option<Box<dyn RxQueue>>> {
+    fn divert(&self, index: u32, outer: bool) -> io::Result<Option<Box<dyn RxQueue>>> {
         let name = &self.netdev.name;
         let Some(divert) = &self.divert else {
             return Ok(None);
         };
+        // The program takes all packets that reach it.
+        if outer && !self.filters.as_ref().is_some_and(|f| f.passes_host(name)) {
+            return Ok(None);
+        }
         match divert.divert(name, index) {
             Ok(tap) => Ok(Some(crate::tap::receiver(tap))),
             Err(e) if e.kind() == io::ErrorKind::ResourceBusy => Err(e),
@@ -276,8 +283,9 @@ impl Port for SystemPort {
         let mut state = self.state.lock();
         state.diverted = None;
         // Before the first packet can come.
-        self.hold(&mut state, index);
-        if let Some(queue) = self.divert(index).map_err(fail)? {
+        let outer = state.outer.is_some();
+        self.hold(&mut state, index, outer && self.divert.is_some());
+        if let Some(queue) = self.divert(index, outer).map_err(fail)? {
             state.diverted = Some(index);
             state.receivers.clear();
             state.stale = false;
@@ -285,6 +293,9 @@ impl Port for SystemPort {
                 filters.look(&self.netdev.name, &self.vlans, true);
             }
             return Ok(vec![queue]);
+        }
+        if let Some(filters) = self.filters.as_ref().filter(|_| outer) {
+            filters.look(&self.netdev.name, &self.vlans, false);
         }
         let group = (n > 1).then(next_group);
         let old: Vec<_> = state.receivers.iter().filter_map(Weak::upgrade).collect();
@@ -343,24 +354,25 @@ impl Port for SystemPort {
     fn status(&self) -> PortStatus {
         let mut state = self.state.lock();
         let mut now = self.netdev.read(&state.last);
+        let diverted = state.diverted.is_some();
         if now.ifindex != 0 && now.ifindex != state.last.ifindex {
-            self.hold(&mut state, now.ifindex);
+            self.hold(&mut state, now.ifindex, diverted);
             self.rebind(&mut state, now.ifindex);
             state.steering.again();
             state.stale |= state.diverted.is_some();
         } else if state.not_held.is_some() && now.ifindex != 0 {
             // The program that had the place may have gone.
-            self.hold(&mut state, now.ifindex);
+            self.hold(&mut state, now.ifindex, diverted);
         }
         if let Some(divert) = self.divert.as_ref().filter(|_| now.ifindex != 0) {
-            state.stale |= divert.changed(now.ifindex, state.diverted.is_some());
+            state.stale |= divert.changed(now.ifindex, diverted);
         }
         if let Some(filters) = &self.filters
-            && !filters.look(&self.netdev.name, &self.vlans, state.diverted.is_some())
+            && !filters.look(&self.netdev.name, &self.vlans, diverted)
             && now.ifindex != 0
             && state.not_held.is_none()
         {
-            self.hold(&mut state, now.ifindex);
+            self.hold(&mut state, now.ifindex, diverted);
         }
         now.extra.retain(|(key, _)| key != HOST_STACK_KEY);
         if let Some(why) = &state.not_held {

@@ -23,6 +23,7 @@ use heddle_sys::{Epoll, HostEvents, HostNet};
 use heddle_tunnel::neigh::{NeighKey, SystemNeighbour, SystemNeighbours};
 use heddle_tunnel::routes::{Action, Address, Kind, Prefix, Rule, System, SystemHop, SystemRoute};
 
+use crate::path_mtu::PathErrors;
 use crate::switch::Switch;
 use heddle_daemon::vlog::errno_text;
 
@@ -36,6 +37,9 @@ const MAX_REST: Duration = Duration::from_secs(5);
 const REST_TIMES: u32 = 4;
 /// The rest after a failed reading.
 const RETRY: Duration = Duration::from_secs(1);
+/// Tokens: a notice of the kernel, an error about a path.
+const NOTICE: u64 = 0;
+const PATH_ERROR: u64 = 1;
 /// Notices that are read in one go, datagrams.
 const BATCH: usize = 256;
 
@@ -54,17 +58,33 @@ impl Switch {
     fn follow(&self) -> io::Result<()> {
         // Opened before the first reading, so that no change is missed.
         let mut events = HostEvents::new()?;
-        let mut epoll = Epoll::new(1)?;
-        epoll.add(events.as_raw_fd(), 0)?;
+        let mut epoll = Epoll::new(3)?;
+        epoll.add(events.as_raw_fd(), NOTICE)?;
+        let path_errors = PathErrors::open();
+        path_errors.add_to(&epoll, PATH_ERROR)?;
         let net = HostNet::new()?;
         let mut due = Changed::ALL;
         let mut ports = 0;
         while !self.is_ending() {
             if due.is_nothing() {
-                let ready = epoll.wait(WAIT_MS)?.next().is_some();
-                if ready {
+                let (mut noticed, mut path_error) = (false, false);
+                for ready in epoll.wait(WAIT_MS)? {
+                    noticed |= ready.token == NOTICE;
+                    path_error |= ready.token == PATH_ERROR;
+                }
+                if noticed {
                     due = events.read(BATCH)?;
                 }
+                if path_error {
+                    let began = Instant::now();
+                    self.learn_path_mtus(&path_errors);
+                    self.rest(rest_after(began));
+                }
+                self.ofproto
+                    .pipeline()
+                    .underlay()
+                    .routes
+                    .expire_path_mtus(Instant::now());
                 // A changed set of ports changes the set of neighbours to follow.
                 let now = self.inventory_changes.load(Relaxed);
                 due.neighbours |= std::mem::replace(&mut ports, now) != now;
@@ -75,7 +95,7 @@ impl Switch {
             let rest = match self.read_kernel(&net, due) {
                 Ok(()) => {
                     due = Changed::default();
-                    (began.elapsed() * REST_TIMES).clamp(REST, MAX_REST)
+                    rest_after(began)
                 }
                 Err(error) => {
                     log::warn!(target: "route_table", "cannot read the kernel's routes ({})", errno_text(&error));
@@ -173,6 +193,11 @@ impl Switch {
         });
         Ok(by_bridge.collect())
     }
+}
+
+/// The rest after work that began at this time.
+fn rest_after(began: Instant) -> Duration {
+    (began.elapsed() * REST_TIMES).clamp(REST, MAX_REST)
 }
 
 /// The kernel's routes in the types of [`heddle_tunnel`].

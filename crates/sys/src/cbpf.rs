@@ -11,6 +11,7 @@ pub(crate) const LD_W_ABS: u16 = 0x20;
 pub(crate) const LD_H_ABS: u16 = 0x28;
 pub(crate) const LD_B_ABS: u16 = 0x30;
 pub(crate) const LD_H_IND: u16 = 0x48;
+pub(crate) const LD_B_IND: u16 = 0x50;
 pub(crate) const LD_MEM: u16 = 0x60;
 /// Loads X with the length of the IPv4 header at a place.
 pub(crate) const LDX_MSH: u16 = 0xb1;
@@ -32,6 +33,8 @@ const ANCILLARY: u32 = 0xffff_f000;
 pub(crate) const PACKET_TYPE: u32 = ANCILLARY + 4;
 pub(crate) const VLAN_TAG: u32 = ANCILLARY + 44;
 pub(crate) const VLAN_TAG_PRESENT: u32 = ANCILLARY + 48;
+/// Bits of [`VLAN_TAG`] that are the VLAN's id.
+pub(crate) const VID_MASK: u32 = 0xfff;
 pub(crate) const VLAN_TPID: u32 = ANCILLARY + 60;
 
 /// An instruction: code, jumps if true and if not, value.

@@ -4,7 +4,7 @@
 //! **Two filters.** [`Ingress::hold`] puts one after all others that this switch has: it takes every frame
 //! except frames of a VLAN. The kernel gives those to a VLAN device or drops them. At a device that is the
 //! host's, it takes outer packets of tunnels alone ([`Taken`]). [`Ingress::pass`] puts one before them. It
-//! lets the frames of some VLANs through to their devices.
+//! lets frames through that are not for the filters of this switch ([`Passed`]).
 //!
 //! **Classic BPF.** Neither needs a map, so both are classic programs, which the kernel takes with
 //! `CAP_NET_ADMIN` alone: also where bpf(2) is forbidden.
@@ -13,7 +13,7 @@
 //! place at a device: an owner that comes later replaces it.
 
 use crate::cbpf::{
-    AND, JEQ, LD_IMM, LD_W_ABS, LSH, OR_X, Op, RET, TAX, VLAN_TAG, VLAN_TAG_PRESENT, VLAN_TPID,
+    AND, JEQ, LD_IMM, LD_W_ABS, LSH, OR_X, Op, RET, TAX, VID_MASK, VLAN_TAG, VLAN_TAG_PRESENT, VLAN_TPID,
 };
 use crate::netlink::Requests;
 use crate::outer_filter::{OuterFilter, ReturnCodes};
@@ -28,9 +28,11 @@ use netlink_packet_route::tc::{
 };
 use std::io;
 
-/// Place of the filter that lets VLANs through.
+/// Place of the filter that lets frames through.
 const PASS_PRIORITY: u16 = 0x4843;
-/// Place of the filter that takes the rest. The programs of `hw-offload` are between the two (0x4844).
+/// Place of the programs of `hw-offload`.
+const PROGRAM_PRIORITY: u16 = 0x4844;
+/// Place of the filter that takes the rest.
 const HOLD_PRIORITY: u16 = 0x4845;
 /// Places of all filters of this switch; the last is that of marks.
 pub(crate) const OWN_PRIORITIES: std::ops::RangeInclusive<u16> = PASS_PRIORITY..=0x4846;
@@ -55,8 +57,6 @@ const MAX_VLANS: usize = 2_000;
 const TC_ACT_OK: u32 = 0;
 const TC_ACT_STOLEN: u32 = 4;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
-
-const VID_MASK: u32 = 0xfff;
 
 /// A VLAN as a tag names it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -85,15 +85,14 @@ pub struct HeldDevice {
     pub ours: bool,
 }
 
-/// Index of the device whose filter ([`Ingress::hold`]) was removed, if `notice` reports that.
+/// Index of the device whose filter ([`Ingress::hold`], [`Ingress::pass`]) was removed, if `notice` reports
+/// that.
 pub(crate) fn released(notice: &RouteNetlinkMessage) -> Option<u32> {
     let (m, ours) = match notice {
         DelTrafficFilter(m) => {
             let priority = u16::try_from(m.header.info >> 16).ok();
-            (
-                m,
-                m.header.parent == CLSACT_INGRESS && priority == Some(HOLD_PRIORITY),
-            )
+            let own = matches!(priority, Some(HOLD_PRIORITY | PASS_PRIORITY));
+            (m, m.header.parent == CLSACT_INGRESS && own)
         }
         DelQueueDiscipline(m) => (m, m.header.parent == CLSACT),
         _ => return None,
@@ -126,13 +125,40 @@ impl Taken<'_> {
         };
         match self {
             Self::All => hold_program(owner),
-            Self::Outer(filter) => {
-                let exact = filter.program(owner, codes);
-                let program = exact.or_else(|| filter.coarse().program(owner, codes));
-                program.unwrap_or_else(|| vec![(LD_IMM, 0, 0, owner), (RET, 0, 0, TC_ACT_UNSPEC)])
-            }
+            Self::Outer(filter) => outer_program(filter, owner, codes),
         }
     }
+}
+
+/// The frames that a filter lets through to the host's stack, past the filters behind it.
+#[derive(Clone, Copy, Debug)]
+pub enum Passed<'a> {
+    /// Frames of these VLANs.
+    Vlans(&'a [Vlan]),
+    /// All frames except outer packets of tunnels.
+    AllBut(&'a OuterFilter),
+}
+
+impl Passed<'_> {
+    /// The program of a filter of `owner`.
+    fn program(self, owner: u32) -> Vec<Op> {
+        let codes = ReturnCodes {
+            taken: TC_ACT_UNSPEC,
+            others: TC_ACT_OK,
+        };
+        match self {
+            Self::Vlans(vlans) => pass_program(owner, vlans),
+            Self::AllBut(filter) => outer_program(filter, owner, codes),
+        }
+    }
+}
+
+/// A filter's program, with any source address if it is too long. If that is too long as well, no packet is
+/// taken.
+fn outer_program(filter: &OuterFilter, owner: u32, codes: ReturnCodes) -> Vec<Op> {
+    let exact = filter.program(owner, codes);
+    let program = exact.or_else(|| filter.coarse().program(owner, codes));
+    program.unwrap_or_else(|| vec![(LD_IMM, 0, 0, owner), (RET, 0, 0, codes.others)])
 }
 
 /// Takes all frames without a VLAN id.
@@ -332,18 +358,19 @@ impl Ingress {
         format!("tc filter del dev {name} ingress pref {HOLD_PRIORITY}")
     }
 
-    /// Lets the frames of `vlans` through to the host's stack before any other filter of this switch.
+    /// Lets frames through to the host's stack before any other filter of this switch.
     ///
     /// # Errors
     /// The errors of [`Ingress::hold`].
-    pub fn pass(&self, ifindex: u32, vlans: &[Vlan]) -> io::Result<()> {
-        if vlans.is_empty() {
-            return self.remove(ifindex, PASS_PRIORITY);
+    pub fn pass(&self, ifindex: u32, passed: Passed<'_>) -> io::Result<()> {
+        match passed {
+            Passed::Vlans([]) => self.remove(ifindex, PASS_PRIORITY),
+            _ => self.put(ifindex, PASS_PRIORITY, &passed.program(self.owner), 0),
         }
-        self.put(ifindex, PASS_PRIORITY, &pass_program(self.owner, vlans), 0)
     }
 
-    /// Takes both filters off, unless they are another owner's.
+    /// Takes both filters off, unless they are another owner's. A program that an earlier process left
+    /// between them goes first: it would take all frames.
     ///
     /// # Errors
     /// `PermissionDenied` without `CAP_NET_ADMIN`.
@@ -352,6 +379,7 @@ impl Ingress {
             return Ok(());
         }
         self.remove(ifindex, HOLD_PRIORITY)?;
+        self.remove(ifindex, PROGRAM_PRIORITY)?;
         self.remove(ifindex, PASS_PRIORITY)
     }
 
@@ -460,8 +488,9 @@ mod tests {
             let ours_is = |ours| vec![HeldDevice { ifindex: index, ours }];
             assert_eq!((shown(), ours.held().unwrap()), (held.clone(), ours_is(true)));
             let vlan = |tpid, vid| Vlan { tpid, vid };
-            ours.pass(index, &[vlan(0x8100, 10), vlan(0x88a8, 4000)]).unwrap();
-            ours.pass(index, &[vlan(0x8100, 11)]).unwrap();
+            let vlans = [vlan(0x8100, 10), vlan(0x88a8, 4000)];
+            ours.pass(index, Passed::Vlans(&vlans)).unwrap();
+            ours.pass(index, Passed::Vlans(&[vlan(0x8100, 11)])).unwrap();
             let passing = shown();
             // Another owner takes it over; the first one's release takes nothing from it.
             let theirs = Ingress::new(8).unwrap();

@@ -57,6 +57,7 @@ pub mod tap;
 pub mod tap_links;
 pub mod tcp;
 pub mod terminal;
+pub mod too_big_socket;
 pub mod users;
 pub mod vdpa;
 pub mod vduse;
@@ -82,6 +83,7 @@ pub use packet_ring::RxRing;
 pub use packet_socket::PacketSocket;
 pub use tap::{TapOpen, TapQueue};
 pub use tap_links::TapLinks;
+pub use too_big_socket::TooBigSocket;
 pub use wake::WakeSet;
 pub use zeroed::{SharedZeroed, Zeroed};
 

@@ -16,8 +16,8 @@
 //! packet are the host's, because their next header is the fragment header.
 
 use crate::cbpf::{
-    Assembler, JEQ, JGE, JSET, LD_B_ABS, LD_H_ABS, LD_H_IND, LD_IMM, LD_MEM, LD_W_ABS, LDX_MSH, Label, Op,
-    PACKET_TYPE, RET, ST, TAX, VLAN_TAG_PRESENT, XOR_X,
+    AND, Assembler, JEQ, JGE, JSET, LD_B_ABS, LD_H_ABS, LD_H_IND, LD_IMM, LD_MEM, LD_W_ABS, LDX_MSH, Label,
+    Op, PACKET_TYPE, RET, ST, TAX, VID_MASK, VLAN_TAG, VLAN_TAG_PRESENT, XOR_X,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -96,9 +96,15 @@ impl OuterFilter {
         a.op(LD_IMM, owner);
         a.op(LD_B_ABS, PACKET_TYPE);
         a.jump_unless(JEQ, 0, others);
-        // Frames of a VLAN belong to the device of the VLAN, and come by that.
+        // Frames of a VLAN belong to the device of the VLAN, and come by that. A tag without a VLAN id has
+        // only a priority, and the frame is the device's (IEEE 802.1Q, 9.6).
+        let untagged = a.label();
         a.op(LD_W_ABS, VLAN_TAG_PRESENT);
+        a.jump_if(JEQ, 0, untagged);
+        a.op(LD_W_ABS, VLAN_TAG);
+        a.op(AND, VID_MASK);
         a.jump_unless(JEQ, 0, others);
+        a.here(untagged);
         a.op(LD_IMM, 0);
         a.op(ST, PORT);
         a.op(LD_H_ABS, ETHERTYPE);

@@ -9,7 +9,7 @@
 
 #![allow(unsafe_code)] // structures of the kernel
 
-use crate::cbpf::{Op, RET};
+use crate::cbpf::RET;
 use crate::outer_filter::{OuterFilter, ReturnCodes};
 use crate::{aside, cvt, sock};
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -89,7 +89,7 @@ impl PacketSocket {
     /// `ENOMEM`; the errors of a kernel without socket filters.
     pub fn refuse(&self) -> io::Result<()> {
         // One instruction: return 0 bytes of the packet.
-        self.attach(&[(RET, 0, 0, 0)])
+        sock::attach_filter(self.as_fd(), &[(RET, 0, 0, 0)])
     }
     /// Takes in outer packets of tunnels only. If the kernel has no room for a long filter, packets from any
     /// source address are taken.
@@ -102,28 +102,15 @@ impl PacketSocket {
             others: 0,
         };
         if let Some(program) = filter.program(0, WHOLE)
-            && self.attach(&program).is_ok()
+            && sock::attach_filter(self.as_fd(), &program).is_ok()
         {
             return Ok(());
         }
         let program = filter.coarse().program(0, WHOLE);
-        self.attach(&program.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?)
-    }
-    /// Attaches a filter in place of the one before.
-    fn attach(&self, program: &[Op]) -> io::Result<()> {
-        let op = |(code, jt, jf, k): &Op| libc::sock_filter {
-            code: *code,
-            jt: *jt,
-            jf: *jf,
-            k: *k,
-        };
-        let mut ops: Vec<_> = program.iter().map(op).collect();
-        let program = libc::sock_fprog {
-            len: u16::try_from(ops.len()).unwrap_or(u16::MAX),
-            filter: ops.as_mut_ptr(),
-        };
-        // The kernel copies the instructions during the call.
-        sock::set(self.as_fd(), libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+        sock::attach_filter(
+            self.as_fd(),
+            &program.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?,
+        )
     }
     /// Takes packets in again.
     ///

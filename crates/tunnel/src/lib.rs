@@ -21,6 +21,7 @@ pub mod stt;
 mod template;
 #[cfg(test)]
 mod tests;
+pub mod too_big;
 
 pub use action::{TunnelKind, TunnelPop, TunnelPush};
 pub use config::TunnelConfig;
@@ -32,3 +33,4 @@ pub use pop::Popped;
 pub use pop_error::PopError;
 pub use push::{Inner, PushError};
 pub use routes::Routes;
+pub use too_big::TooBig;

@@ -21,6 +21,8 @@ use heddle_wire::checksum::{Sum, checksum};
 use heddle_wire::ip::{Ipv4, Ipv6, proto, pseudo};
 use heddle_wire::l4::Udp;
 
+/// First byte of an IPv4 header without options.
+const NO_OPTIONS: u64 = 0x45;
 /// Maximum number of compared bytes, from the outer IP header on.
 pub const VIEW: usize = 64;
 const WORDS: usize = VIEW / 8;
@@ -85,7 +87,12 @@ impl OuterHeaderCache {
             return None;
         }
         let len = popped.taken.checked_sub(l3).filter(|n| usize::from(*n) <= VIEW)?;
-        let v4 = view.0.first()? & 0xf0 == 0x40;
+        let first = view.0.first()? & 0xff;
+        let v4 = first & 0xf0 == 0x40;
+        // Options come seldom.
+        if v4 && first != NO_OPTIONS {
+            return None;
+        }
         let (ip, compared) = if v4 {
             (Ipv4::LEN, &COMPARED_V4)
         } else {

@@ -40,9 +40,10 @@ pub struct Popped {
     pub taken: u16,
 }
 
-/// Maximum length of all outer headers, bytes: Ethernet with two tags, IPv6, UDP, Geneve with all its
-/// options.
-pub const VIEW: usize = 14 + 8 + Ipv6::LEN + Udp::LEN + Geneve::LEN + Geneve::MAX_OPTIONS;
+/// Maximum length of an IP header, bytes: IPv4 with options.
+const MAX_IP: usize = 60;
+/// Maximum length of all outer headers, bytes: Ethernet with two tags, IP, UDP, Geneve with all its options.
+pub const VIEW: usize = 14 + 8 + MAX_IP + Udp::LEN + Geneve::LEN + Geneve::MAX_OPTIONS;
 
 /// The outer IP header.
 struct Ip {
@@ -60,6 +61,27 @@ pub(crate) struct Shim {
     pub(crate) at: usize,
     pub(crate) end: usize,
     pub(crate) packet_type: u32,
+}
+
+/// Whether a host accepts packets with these IPv4 options. As in Linux, malformed options and source routes
+/// are refused.
+fn are_harmless(mut options: &[u8]) -> bool {
+    const END: u8 = 0;
+    const NO_OPERATION: u8 = 1;
+    const LOOSE_SOURCE_ROUTE: u8 = 131;
+    const STRICT_SOURCE_ROUTE: u8 = 137;
+    while let [kind, rest @ ..] = options {
+        options = match *kind {
+            END => return true,
+            NO_OPERATION => rest,
+            LOOSE_SOURCE_ROUTE | STRICT_SOURCE_ROUTE => return false,
+            _ => match rest.first().map(|len| usize::from(*len)) {
+                Some(len) if len >= 2 && len <= options.len() => options.get(len..).unwrap_or_default(),
+                _ => return false,
+            },
+        };
+    }
+    true
 }
 
 impl TunnelPop {
@@ -110,22 +132,23 @@ impl TunnelPop {
         match at.first().map(|b| b >> 4) {
             Some(4) => {
                 let (ip, _) = split::<Ipv4>(at).ok_or(PopError::Truncated)?;
-                if ip.header_len() != Ipv4::LEN {
-                    return Err(PopError::IpOptions);
-                }
-                let bytes = at.get(..Ipv4::LEN).ok_or(PopError::Truncated)?;
-                if checksum(bytes) != 0 {
+                let len = ip.header_len();
+                let bytes = at.get(..len.max(Ipv4::LEN)).ok_or(PopError::Truncated)?;
+                if len < Ipv4::LEN || checksum(bytes) != 0 {
                     return Err(PopError::Header);
+                }
+                if len > Ipv4::LEN && !are_harmless(bytes.get(Ipv4::LEN..).unwrap_or_default()) {
+                    return Err(PopError::IpOptions);
                 }
                 if ip.is_fragment() {
                     return Err(PopError::Fragment);
                 }
-                let end = ends_at(p, l3, ip.total_len.get().into(), Ipv4::LEN)?;
+                let end = ends_at(p, l3, ip.total_len.get().into(), len)?;
                 (key.tun_src, key.tun_dst) = (ip.src.get(), ip.dst.get());
                 (key.tun_tos, key.tun_ttl) = (ip.tos, ip.ttl);
                 self.check(ip.proto, ip.ttl)?;
                 Ok(Ip {
-                    l4: l3 + Ipv4::LEN,
+                    l4: l3 + len,
                     end,
                     proto: ip.proto,
                     pseudo: Sum::ZERO.pseudo_v4(ip.src.get(), ip.dst.get(), ip.proto, 0),

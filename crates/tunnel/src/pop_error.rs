@@ -9,7 +9,7 @@ pub enum PopError {
     Truncated,
     /// A length in a header does not match the packet.
     Length,
-    /// An IPv4 header with options.
+    /// An IPv4 header with a source route, or with malformed options.
     IpOptions,
     /// A fragment.
     Fragment,

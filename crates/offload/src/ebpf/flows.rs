@@ -29,6 +29,9 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Length of an Ethernet header without a tag, bytes.
+const ETHERNET_LEN: u32 = 14;
+
 /// Longest wait for the programs of a processor before the slower way of waiting is used.
 const PROGRAMS_TIMEOUT: Duration = Duration::from_millis(50);
 
@@ -367,9 +370,7 @@ impl State {
     fn encode(&self, rule: &Rule, count: u32, slot: u32) -> Result<layout::FlowBytes, Why> {
         let mut mtu = u32::MAX;
         let missing = match rule.outer {
-            Some(_) => {
-                Why::Tunnel("leaves by a device without the eBPF program, such as a device in no bridge")
-            }
+            Some(_) => Why::Tunnel("leaves by a device that the eBPF back end does not know"),
             None => Why::OutPort,
         };
         for no in rule.outputs() {
@@ -381,6 +382,10 @@ impl State {
             let outer = u32::try_from(push.header.len()).unwrap_or(u32::MAX);
             mtu = mtu.min(if push.mtu == 0 { u32::MAX } else { push.mtu });
             mtu = mtu.saturating_sub(outer);
+        }
+        if let Some(len) = rule.max_frame {
+            // Devices receive a tag outside of the frame.
+            mtu = mtu.min(u32::from(len).saturating_sub(ETHERNET_LEN));
         }
         let generation = u32::try_from(self.loaded.slots.load(slot as usize)).unwrap_or(0);
         let head = FlowHead {

@@ -172,6 +172,7 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
         tunnel: false,
         all_flags: value.is_multiple_of(2),
         outer: None,
+        max_frame: None,
         drops: false,
     }
 }

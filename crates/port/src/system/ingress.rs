@@ -16,7 +16,7 @@
 mod nft;
 
 use heddle_sys::batch::StrippedVlan;
-use heddle_sys::ingress::{Taken, Vlan};
+use heddle_sys::ingress::{self, Taken, Vlan};
 use heddle_sys::{Ingress, LinkCtl, OuterFilter, errno_text};
 use nft::Nft;
 use parking_lot::Mutex;
@@ -84,13 +84,23 @@ struct FilteredDevice {
     outer: Option<Arc<OuterFilter>>,
     /// The filter is one of nftables.
     by_nft: bool,
-    /// The VLANs that its filter lets through. `None`: an earlier process may have let some through.
-    passed: Option<Vec<Vlan>>,
+    /// The frames that a filter before all others lets through. `None`: an earlier process may have let some
+    /// through.
+    passed: Option<Passed>,
     looks: u32,
     /// When the filter was last put back.
     put_back: Option<Instant>,
     /// The filter is gone, and could not be put back.
     lost: bool,
+}
+
+/// The frames that pass the programs of `hw-offload`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Passed {
+    /// Frames of VLANs that have a device.
+    Vlans(Vec<Vlan>),
+    /// All frames except outer packets of tunnels.
+    AllBut(Arc<OuterFilter>),
 }
 
 fn taken(outer: Option<&OuterFilter>) -> Taken<'_> {
@@ -116,8 +126,32 @@ impl FilteredDevice {
                     "{name}: the filter that keeps packets from the host's stack was gone; it is installed again"
                 );
             }
-            Ok(false) if ingress.holder(self.ifindex).is_some() => {}
+            Ok(false) if ingress.holder(self.ifindex).is_some() => {
+                // The other filter may have gone alone: it is written again.
+                self.passed.take_if(|passed| matches!(passed, Passed::AllBut(_)));
+            }
             Ok(false) | Err(_) => self.lost = true,
+        }
+    }
+
+    /// Lets these frames through, in place of others.
+    fn pass(&mut self, name: &str, ingress: Option<&Ingress>, passed: Passed) {
+        let Some(ingress) = ingress.filter(|_| self.passed.as_ref() != Some(&passed)) else {
+            return;
+        };
+        let done = ingress.pass(
+            self.ifindex,
+            match &passed {
+                Passed::Vlans(vlans) => ingress::Passed::Vlans(vlans),
+                Passed::AllBut(filter) => ingress::Passed::AllBut(filter),
+            },
+        );
+        match done {
+            Ok(()) => self.passed = Some(passed),
+            Err(e) => log::warn!(
+                target: "netdev_linux", per_min = 5, burst = 5;
+                "{name}: cannot let frames through to the host's stack ({})", errno_text(&e)
+            ),
         }
     }
 }
@@ -196,23 +230,24 @@ impl IngressFilters {
         let vlans = self.vlans.lock().get(&held.ifindex).cloned().unwrap_or_default();
         set.set(&vlans);
         let ingress = self.ingress().ok();
-        let passed = if diverted { vlans } else { Vec::new() };
-        if let Some(ingress) = ingress
-            && held.passed.as_ref() != Some(&passed)
-        {
-            match ingress.pass(held.ifindex, &passed) {
-                Ok(()) => held.passed = Some(passed),
-                Err(e) => log::warn!(
-                    target: "netdev_linux",
-                    "{name}: cannot let frames through to the VLAN devices on top of it ({})", errno_text(&e)
-                ),
-            }
-        }
+        let passed = match &held.outer {
+            Some(filter) if diverted => Passed::AllBut(filter.clone()),
+            None if diverted => Passed::Vlans(vlans),
+            _ => Passed::Vlans(Vec::new()),
+        };
+        held.pass(name, ingress, passed);
         held.looks = held.looks.wrapping_add(1);
         if held.looks.is_multiple_of(LOOK_EVERY) && !held.lost {
             held.check(name, ingress, &self.nft);
         }
         !held.lost
+    }
+
+    /// Whether frames of port `name` that are no outer packets of tunnels pass the programs of `hw-offload`.
+    pub(super) fn passes_host(&self, name: &str) -> bool {
+        let all = self.held.lock();
+        let passed = all.get(name).map(|held| (held.by_nft, &held.passed));
+        matches!(passed, Some((false, Some(Passed::AllBut(_)))))
     }
 
     /// Puts the filter of device `ifindex` back, if this switch holds the device and the filter was removed.
@@ -229,7 +264,12 @@ impl IngressFilters {
             held.looks = LOOK_EVERY - 1;
             return;
         }
-        held.check(name, self.ingress().ok(), &self.nft);
+        let (passed, ingress) = (held.passed.clone(), self.ingress().ok());
+        held.check(name, ingress, &self.nft);
+        // Without it, the program takes the host's packets as well.
+        if let Some(passed) = passed.filter(|passed| matches!(passed, Passed::AllBut(_))) {
+            held.pass(name, ingress, passed);
+        }
     }
 
     /// Gives the device of port `name` back to the host's stack.

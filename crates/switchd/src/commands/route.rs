@@ -130,10 +130,11 @@ fn lookup(routes: &Routes, args: &[&str]) -> Reply {
     }
     let route = routes.lookup(&query).ok_or("Not found")?;
     let gateway = route.gateway.unwrap_or(Ipv6Addr::UNSPECIFIED.into());
-    Ok(format!(
-        "src {}\ngateway {gateway}\ndev {}\n",
-        route.source, route.device
-    ))
+    let mut out = format!("src {}\ngateway {gateway}\ndev {}\n", route.source, route.device);
+    if let Some(mtu) = route.path_mtu_bytes {
+        _ = writeln!(out, "path_mtu {mtu}");
+    }
+    Ok(out)
 }
 
 const STANDARD: [u32; 3] = [LOCAL, MAIN, DEFAULT];

@@ -18,6 +18,7 @@ use super::desired::{BridgeRow, InterfaceRow, PortRow};
 use super::globals::Globals;
 use super::offload_choice::{Choice, Diverter};
 use super::taps::Taps;
+use super::underlay_ports::UnderlayPorts;
 use crate::switch::Switch;
 
 /// The time for which flows of an earlier daemon are kept, unless a controller confirms others before.
@@ -94,7 +95,7 @@ impl Offloading {
     }
 
     /// Reports the ports to the back end, and ends the state of an earlier daemon when that is due.
-    pub(super) fn set_ports(&mut self, bridges: &Bridges, globals: &Globals) {
+    pub(super) fn set_ports(&mut self, bridges: &Bridges, underlay: &UnderlayPorts, globals: &Globals) {
         let (Some(offload), Some(diverter)) = (self.offload.clone(), &self.diverter) else {
             return;
         };
@@ -124,6 +125,7 @@ impl Offloading {
                 });
             }
         }
+        ports.extend(underlay.links());
         ports.sort_by_key(|p| p.no);
         offload.set_ports(&ports);
         offload.set_kept_ports(kept);
@@ -135,8 +137,14 @@ impl Offloading {
     }
 
     /// A configuration is about to be confirmed.
-    pub(super) fn confirm(&mut self, bridges: &Bridges, globals: &Globals, datapath: &Datapath) {
-        self.set_ports(bridges, globals);
+    pub(super) fn confirm(
+        &mut self,
+        bridges: &Bridges,
+        underlay: &UnderlayPorts,
+        globals: &Globals,
+        datapath: &Datapath,
+    ) {
+        self.set_ports(bridges, underlay, globals);
         if let Some(offload) = &self.offload {
             // The adopted flows stay, although a changed configuration is confirmed.
             offload.hold_adopted(true);

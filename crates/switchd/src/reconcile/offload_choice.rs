@@ -69,9 +69,13 @@ impl Diverter {
     pub(super) fn takes(&self, datapath_type: &str) -> bool {
         self.choice.takes(datapath_type, &self.options)
     }
+    /// The back end.
+    pub(super) fn back_end(&self) -> Arc<dyn Divert> {
+        Arc::clone(&self.divert)
+    }
     /// The back end, if flows of a bridge of this type are offloaded.
     pub(super) fn of_type(&self, datapath_type: &str) -> Option<Arc<dyn Divert>> {
-        self.takes(datapath_type).then(|| Arc::clone(&self.divert))
+        self.takes(datapath_type).then(|| self.back_end())
     }
 }
 

@@ -157,7 +157,8 @@ impl Reconciler {
             self.update_inventory();
         }
         self.assign_queues();
-        self.offloading.set_ports(&self.bridges, &self.env.globals);
+        self.offloading
+            .set_ports(&self.bridges, &self.underlay, &self.env.globals);
         let datapath = &self.env.switch.datapath;
         self.zones.forget_unused(datapath.conntrack(), self.env.now_ms());
         self.refused.log_new(&datapath.coverage());
@@ -210,7 +211,7 @@ impl Reconciler {
         self.env.guests.settled();
         let datapath = &self.env.switch.datapath;
         self.offloading
-            .confirm(&self.bridges, &self.env.globals, datapath);
+            .confirm(&self.bridges, &self.underlay, &self.env.globals, datapath);
         if !self.bridges.is_empty() {
             self.env.globals.log_sleep(&mut self.logged_sleep, datapath);
         }

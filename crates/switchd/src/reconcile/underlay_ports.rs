@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use heddle_datapath::PortConfig;
 use heddle_datapath_api::PortNo;
+use heddle_offload::PortLink;
 use heddle_ofproto::underlay_port::{UnderlayPort, UnderlayPorts as Published};
 use heddle_port::{Port, PortStatus, SystemPort};
 use heddle_sys::{OuterFilter, OuterGroup, errno_text};
@@ -27,6 +28,7 @@ use heddle_tunnel::config::Local;
 use heddle_tunnel::routes::{Query, Routes, source::scope};
 
 use super::environment::Environment;
+use super::offload_choice::Diverter;
 use super::tunnels::Tunnels;
 use super::{Bridges, kinds};
 use crate::inventory::Item;
@@ -54,6 +56,8 @@ pub(super) struct UnderlayPorts {
     /// Devices that routes of tunnels lead to.
     wanted: BTreeSet<String>,
     filter: Arc<OuterFilter>,
+    /// The kernel forwards flows of a bridge that has tunnels: devices are opened for that.
+    offloaded: bool,
     /// There were more devices than [`MAX_PORTS`].
     too_many: bool,
 }
@@ -62,6 +66,18 @@ impl UnderlayPorts {
     /// Names of the devices that are open.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
         self.open.keys()
+    }
+
+    /// The ports, for the back end of offload.
+    pub(super) fn links(&self) -> impl Iterator<Item = PortLink> + '_ {
+        let up = self.open.iter().filter(|(_, port)| port.status.ifindex != 0);
+        up.map(|(name, port)| PortLink {
+            no: port.no,
+            name: name.clone(),
+            ifindex: port.status.ifindex,
+            mtu: port.status.mtu,
+            internal: false,
+        })
     }
 
     /// Names of the devices that routes of tunnels lead to.
@@ -127,6 +143,11 @@ impl UnderlayPorts {
             .filter(|(bridge, config)| is_real(bridge) && !config.ty.protocols().is_empty())
             .map(|(_, config)| config)
             .collect();
+        self.offloaded = tunnels.configs().any(|(bridge, _)| {
+            let diverter = env.diverter.as_ref();
+            let bridge = bridges.get(bridge).filter(|_| is_real(bridge));
+            bridge.is_some_and(|b| diverter.is_some_and(|d| d.takes(&b.row.datapath_type)))
+        });
         let routes = &env.switch.ofproto.pipeline().underlay().routes;
         let mut wanted = devices(&configs, routes);
         wanted.retain(|name| !of_bridges.contains(name) && !bridges.values().any(|b| b.has_interface(name)));
@@ -212,7 +233,7 @@ impl UnderlayPorts {
 
     /// Opens a device. Returns whether that, or the reason why it fails, is new.
     fn open(&mut self, name: &str, env: &Environment) -> bool {
-        match open(name, &self.filter, env) {
+        match open(name, &self.filter, self.offloaded, env) {
             Ok(port) => {
                 self.failed.remove(name);
                 self.open.insert(name.to_owned(), port);
@@ -263,9 +284,16 @@ fn remove_from_datapath(name: &str, no: PortNo, env: &Environment) {
 }
 
 /// Opens a device for the packets of a filter. An error: the reason why it cannot be used.
-fn open(name: &str, filter: &Arc<OuterFilter>, env: &Environment) -> Result<OpenPort, String> {
+fn open(
+    name: &str,
+    filter: &Arc<OuterFilter>,
+    offloaded: bool,
+    env: &Environment,
+) -> Result<OpenPort, String> {
     let device = SystemPort::open(name).map_err(|error| error.to_string())?;
+    let diverter = env.diverter.as_ref().filter(|_| offloaded);
     let device = device
+        .diverted_by(diverter.map(Diverter::back_end))
         .kept_by(env.switch.ingress.get().cloned())
         .takes_outer(filter.clone());
     let device = Arc::new(device);

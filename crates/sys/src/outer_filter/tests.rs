@@ -13,7 +13,8 @@ struct Frame {
     options: u8,
     fragment: u16,
     packet_type: u32,
-    tagged: bool,
+    /// The tag that was before the frame.
+    tci: Option<u16>,
 }
 
 impl Frame {
@@ -54,7 +55,7 @@ impl Frame {
 fn takes(filter: &OuterFilter, f: &Frame) -> bool {
     let whole = f.source.is_ipv6() || f.fragment & 0x1fff == 0;
     f.packet_type == 0
-        && !f.tagged
+        && f.tci.is_none_or(|tci| tci & 0xfff == 0)
         && whole
         && filter.groups.iter().any(|g| {
             g.v6 == f.source.is_ipv6()
@@ -74,7 +75,10 @@ fn run(program: &[Op], f: &Frame) -> u32 {
             return Some(f.packet_type);
         }
         if at == VLAN_TAG_PRESENT {
-            return Some(f.tagged.into());
+            return Some(f.tci.is_some().into());
+        }
+        if at == VLAN_TAG {
+            return f.tci.map(u32::from);
         }
         let at = usize::try_from(at).ok()?;
         let bytes = bytes.get(at..at.checked_add(n)?)?;
@@ -181,10 +185,10 @@ fn frame() -> impl Strategy<Value = Frame> {
     );
     let odd = (
         prop_oneof![9 => Just(0_u32), 1 => Just(3)],
-        prop_oneof![9 => Just(false), 1 => Just(true)],
+        prop_oneof![6 => Just(None), 1 => Just(Some(5)), 2 => Just(Some(0)), 1 => Just(Some(0xf000))],
     );
     (any::<bool>(), any::<u8>(), 0..6_u8, kind, port, rare, odd).prop_map(
-        |(is_v6, source, destination, protocol, port, (fragment, options), (packet_type, tagged))| {
+        |(is_v6, source, destination, protocol, port, (fragment, options), (packet_type, tci))| {
             let ip = |n| if is_v6 { v6(n) } else { v4(n) };
             Frame {
                 source: ip(source),
@@ -194,7 +198,7 @@ fn frame() -> impl Strategy<Value = Frame> {
                 options,
                 fragment,
                 packet_type,
-                tagged,
+                tci,
             }
         },
     )
@@ -248,7 +252,7 @@ fn a_thousand_tunnels_have_a_program_and_too_many_have_a_coarse_one() {
             options: 0,
             fragment: 0,
             packet_type: 0,
-            tagged: false,
+            tci: None,
         };
         let remotes = filter.groups[0].remotes.clone().unwrap();
         assert!(remotes.iter().all(|ip| run(&program, &frame(*ip)) == 1));

@@ -17,6 +17,7 @@
 
 mod entry;
 mod fib;
+mod path_mtu;
 mod prefix;
 mod rule;
 pub mod source;
@@ -27,6 +28,7 @@ mod user;
 mod watch;
 
 pub use entry::{DEFAULT, Hop, Kind, LOCAL, MAIN, RouteEntry};
+pub use path_mtu::{LearnedMtu, PathLimits, PathReport};
 pub use prefix::Prefix;
 pub use rule::{Action, Rule};
 pub use source::Address;
@@ -36,6 +38,7 @@ pub use user::UserRoute;
 use fib::Fib;
 use heddle_sync::{RcuCell, ReadGuard};
 use parking_lot::Mutex;
+use path_mtu::PathMtus;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -74,6 +77,8 @@ pub struct Route {
     pub source: IpAddr,
     /// Longest packet, with its IP header, bytes.
     pub mtu_bytes: Option<u32>,
+    /// The same for the whole path, if an ICMP error has reported that it is shorter.
+    pub path_mtu_bytes: Option<u32>,
     /// The destination is this host.
     pub local: bool,
 }
@@ -85,6 +90,7 @@ impl Route {
             gateway: hop.gateway,
             source,
             mtu_bytes: hop.mtu_bytes,
+            path_mtu_bytes: None,
             local: entry.kind == Kind::Local,
         }
     }
@@ -102,6 +108,7 @@ pub(crate) struct Table {
     rules: Vec<Rule>,
     /// Some rule or route is for packets with a mark.
     reads_marks: bool,
+    path_mtus: Arc<PathMtus>,
 }
 
 impl Table {
@@ -194,7 +201,7 @@ impl Routes {
     /// The route of such packets. Never waits.
     pub fn lookup(&self, q: &Query) -> Option<Route> {
         let reading = ReadGuard::begin();
-        self.now.load(&reading).lookup(q).map(Route::new)
+        self.now.load(&reading).route(q)
     }
 
     /// The devices of all next hops of such packets; none if the destination is this host.

@@ -1,6 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 fn at(text: &str) -> IpAddr {
     text.parse().expect("an address")
@@ -443,4 +444,127 @@ fn results_depend_on_marks_once_a_rule_or_route_reads_them() {
     assert!(!r.reads_marks());
     assert!(r.add_user(&user("10.1.0.0/16", "eth0", None, 5)));
     assert!(r.reads_marks());
+}
+
+const LIMITS: PathLimits = PathLimits {
+    min_v4_bytes: 552,
+    v4_lifetime: Duration::from_secs(600),
+    v6_lifetime: Duration::from_secs(300),
+};
+
+/// 20.0.0.0/8 is behind 10.0.0.254 on eth0, fd20::/16 on the network of eth0.
+fn narrow() -> (Routes, Notified) {
+    let (r, notified) = routes();
+    r.set_system(&System {
+        addresses: vec![address("eth0", "10.0.0.1/8"), address("eth0", "fd20::1/16")],
+        rules: Vec::new(),
+        routes: vec![
+            system_route(MAIN, "20.0.0.0/8", "eth0", Some("10.0.0.254")),
+            system_route(MAIN, "fd20::/16", "eth0", None),
+        ],
+    });
+    (r, notified)
+}
+
+fn report(source: &str, destination: &str, mtu_bytes: u32) -> PathReport {
+    PathReport {
+        source: at(source),
+        destination: at(destination),
+        mtu_bytes,
+        is_configured: true,
+    }
+}
+
+#[test]
+fn mtus_of_paths_are_learned_and_expire() {
+    let (r, notified) = narrow();
+    let (to, other) = (Query::to(at("20.0.0.9")), Query::to(at("20.0.0.8")));
+    let (thing, other_thing) = (r.thing(&to), r.thing(&other));
+    let now = Instant::now();
+    let mtu = |q: &Query| r.lookup(q).expect("a route").path_mtu_bytes;
+    let learn = |report, now| r.learn_path_mtus(&[report], &LIMITS, now);
+    let learned = learn(report("10.0.0.1", "20.0.0.9", 1300), now);
+    let expected = LearnedMtu {
+        destination: at("20.0.0.9"),
+        device: "eth0".into(),
+        mtu_bytes: 1300,
+    };
+    assert_eq!(learned, [expected]);
+    assert_eq!((mtu(&to), mtu(&other)), (Some(1300), None));
+    assert!(notified.lock().contains(&thing) && !notified.lock().contains(&other_thing));
+    // Other values than smaller ones are ignored.
+    for (source, destination, mtu) in [
+        ("10.0.0.2", "20.0.0.9", 1200),
+        ("10.0.0.1", "30.0.0.9", 1200),
+        ("10.0.0.1", "20.0.0.9", 1300),
+        ("10.0.0.1", "20.0.0.9", 1301),
+        ("10.0.0.1", "20.0.0.8", 1500),
+        ("fd20::1", "fd20::9", 1279),
+    ] {
+        let report = report(source, destination, mtu);
+        assert!(learn(report, now).is_empty(), "{report:?}");
+    }
+    assert_eq!(learn(report("fd20::1", "fd20::9", 1280), now).len(), 1);
+    assert_eq!(learn(report("10.0.0.1", "20.0.0.8", 0), now).len(), 1);
+    assert_eq!(mtu(&other), Some(552), "the minimum");
+    // The same value prolongs the time, if half of it is over.
+    let seconds = |n| now + Duration::from_secs(n);
+    assert!(learn(report("10.0.0.1", "20.0.0.9", 1300), seconds(299)).is_empty());
+    assert!(learn(report("10.0.0.1", "20.0.0.8", 100), seconds(301)).is_empty());
+    r.expire_path_mtus(seconds(599));
+    assert_eq!((mtu(&to), mtu(&other)), (Some(1300), Some(552)));
+    let thing = r.thing(&to);
+    notified.lock().clear();
+    r.expire_path_mtus(seconds(601));
+    assert_eq!((mtu(&to), mtu(&other)), (None, Some(552)));
+    assert!(notified.lock().contains(&thing));
+    r.expire_path_mtus(seconds(902));
+    assert_eq!(mtu(&other), None);
+}
+
+#[test]
+fn destinations_that_flows_choose_have_to_be_in_use() {
+    let (r, _) = narrow();
+    let of_flows = PathReport {
+        is_configured: false,
+        ..report("10.0.0.1", "20.0.0.9", 1300)
+    };
+    let learn = || r.learn_path_mtus(&[of_flows], &LIMITS, Instant::now()).len();
+    assert_eq!(learn(), 0);
+    let marked = Query {
+        mark: 7,
+        ..Query::to(at("20.0.0.9"))
+    };
+    r.thing(&marked);
+    assert_eq!(learn(), 1);
+}
+
+#[test]
+fn another_next_hop_has_its_own_mtu() {
+    let (r, _) = narrow();
+    let to = Query::to(at("20.0.0.9"));
+    let now = Instant::now();
+    r.learn_path_mtus(&[report("10.0.0.1", "20.0.0.9", 1300)], &LIMITS, now);
+    r.set_system(&System {
+        addresses: vec![address("eth0", "10.0.0.1/8")],
+        rules: Vec::new(),
+        routes: vec![system_route(MAIN, "20.0.0.0/8", "eth0", Some("10.0.0.253"))],
+    });
+    assert_eq!(r.lookup(&to).expect("a route").path_mtu_bytes, None);
+}
+
+#[test]
+fn the_number_of_paths_is_bounded() {
+    let (r, _) = narrow();
+    let now = Instant::now();
+    let host = |n: u32| format!("20.0.{}.{}", n >> 8, n & 255);
+    let reports: Vec<_> = (1..=5000).map(|n| report("10.0.0.1", &host(n), 1300)).collect();
+    r.learn_path_mtus(&reports[..2], &LIMITS, now);
+    r.learn_path_mtus(&reports[2..], &LIMITS, now + Duration::from_secs(1));
+    let known = |n: u32| {
+        let route = r.lookup(&Query::to(at(&host(n)))).expect("a route");
+        route.path_mtu_bytes.is_some()
+    };
+    assert_eq!((1..=5000).filter(|n| known(*n)).count(), 4096);
+    assert!(!known(1) && !known(2), "the oldest ones went");
 }

@@ -2,6 +2,7 @@
 
 use super::entry::{Hop, Kind, LOCAL, MAIN, RouteEntry};
 use super::fib::Fib;
+use super::path_mtu::PathMtus;
 use super::prefix::Prefix;
 use super::rule::Rule;
 use super::source::{Address, on_network_of};
@@ -30,12 +31,13 @@ pub struct UserRoute {
     pub source: Option<IpAddr>,
 }
 
-/// Routes, rules and addresses set by hand.
+/// Routes, rules and addresses set by hand, and MTUs that were learned.
 #[derive(Default)]
 pub(super) struct Given {
     routes: HashMap<u32, Fib>,
     rules: Vec<Rule>,
     addresses: Vec<Address>,
+    pub(super) path_mtus: Arc<PathMtus>,
 }
 
 impl Given {
@@ -79,6 +81,7 @@ impl Given {
             addresses: self.addresses.clone(),
             own,
             rules,
+            path_mtus: self.path_mtus.clone(),
         }
     }
 }

@@ -7,11 +7,12 @@
 //! Registering never waits. If another thread holds the list, or it is full, the caller gets the number of
 //! any change.
 
-use super::{Address, Query, Route, Table};
+use super::{Address, Query, Table};
 use parking_lot::Mutex;
 use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Maximum number of queries. There is about one per remote address of a tunnel.
@@ -64,10 +65,15 @@ impl Watch {
         queries.insert(*q, number);
         number
     }
+    /// The registered queries with this destination.
+    pub(super) fn queries_to(&self, dst: IpAddr) -> Vec<Query> {
+        let queries = self.queries.lock();
+        queries.keys().filter(|q| q.dst == dst).copied().collect()
+    }
     /// Notifies the hook. To be called after the change has been published.
     pub(super) fn changed(&self, before: &Table, now: &Table, notify: &dyn Fn(u64)) {
         let all = before.reads_marks != now.reads_marks;
-        let differs = |q: &Query| all || before.lookup(q).map(Route::new) != now.lookup(q).map(Route::new);
+        let differs = |q: &Query| all || before.route(q) != now.route(q);
         self.queries.lock().retain(|q, number| {
             let same = !differs(q);
             if !same {

@@ -1,7 +1,7 @@
 //! Round trips: encapsulation and decapsulation.
 
 use super::*;
-use crate::{OptionTable, TunnelKind, TunnelPop, options};
+use crate::{OptionTable, PopError, TunnelKind, TunnelPop, options};
 use heddle_flow::key::tun_flag;
 use heddle_packet::{Csum, Gso, GsoKind, Wrap, Wraps};
 use heddle_wire::checksum::checksum;
@@ -284,4 +284,48 @@ fn gso_packets_stay_gso_packets() {
     let mut after = p.offload;
     after.gso.as_mut().unwrap().size = 1448;
     assert_eq!((after, p.to_vec()), before);
+}
+
+/// Outer packets may have IPv4 options, except source routes and malformed ones.
+#[test]
+fn outer_packets_may_have_options() {
+    let bytes = frame(&[7; 60]);
+    let with = |options: &[u8], total: usize| {
+        let mut p = Packet::from_bytes(&bytes);
+        push(&outer(false, geneve(Vec::new())).build().unwrap(), &mut p);
+        let mut whole = p.to_vec();
+        whole.splice(34..34, options.iter().copied());
+        whole[14] = 0x45 + u8::try_from(options.len() / 4).unwrap();
+        whole[16..18].copy_from_slice(&u16::try_from(total + options.len()).unwrap().to_be_bytes());
+        whole[24..26].fill(0);
+        let sum = heddle_wire::checksum::checksum(&whole[14..34 + options.len()]);
+        whole[24..26].copy_from_slice(&sum.to_be_bytes());
+        let mut p = Packet::from_bytes(&whole);
+        let pop = TunnelPop {
+            kind: TunnelKind::Geneve,
+            port: 5,
+            options: OptionTable::default(),
+        };
+        let mut key = FlowKey::default();
+        let popped = pop.apply(&mut p, 14, &mut key)?;
+        Ok((usize::from(popped.taken), p.to_vec(), key.tun_src))
+    };
+    let total = bytes.len() + 20 + 8 + 8;
+    let headers = 14 + 20 + 8 + 8;
+    let router_alert = [148, 4, 0, 0];
+    let record_route = [7, 39, 4].into_iter().chain([0; 37]).collect::<Vec<u8>>();
+    for options in [&router_alert[..], &[1, 1, 1, 0], &[0, 9, 9, 9], &record_route] {
+        let expected = (headers + options.len(), bytes.clone(), 0x0a00_0001);
+        assert_eq!(with(options, total), Ok(expected), "{options:?}");
+    }
+    for options in [
+        [131, 3, 4, 0],
+        [137, 3, 4, 0],
+        [148, 5, 0, 0],
+        [148, 1, 0, 0],
+        [1, 1, 1, 148],
+    ] {
+        assert_eq!(with(&options, total), Err(PopError::IpOptions), "{options:?}");
+    }
+    assert_eq!(with(&router_alert, 19), Err(PopError::Length));
 }

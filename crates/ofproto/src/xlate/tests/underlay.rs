@@ -7,10 +7,13 @@ use heddle_datapath_api::{Action, DropReason, PortNo, Purpose, Translation};
 use heddle_flow::FlowKey;
 use heddle_openflow::Port;
 use heddle_tunnel::neigh::{KernelRequest, NeighKey, SystemNeighbour};
-use heddle_tunnel::routes::{Address, Kind, LOCAL, MAIN, Prefix, System, SystemHop, SystemRoute};
-use heddle_tunnel::{TunnelType, config};
+use heddle_tunnel::routes::{
+    Address, Kind, LOCAL, MAIN, PathLimits, PathReport, Prefix, System, SystemHop, SystemRoute,
+};
+use heddle_tunnel::{TooBig, TunnelType, config};
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const TUNNEL: u32 = 2;
 /// Datapath ports of the tunnels and of eth0.
@@ -133,6 +136,75 @@ fn packets_leave_by_the_device_as_soon_as_the_kernel_knows_the_neighbour() {
     assert!(!lab.is_right(&second), "the neighbour has moved");
 }
 
+/// An ICMP error of a router shortens the frames to its destination.
+#[test]
+fn the_mtu_of_a_path_is_used() {
+    let lab = lab();
+    lab.meet(NEXT_MAC);
+    let before = lab.pod_packet();
+    let report = PathReport {
+        source: ip("10.0.0.1"),
+        destination: ip("10.0.0.2"),
+        mtu_bytes: 1300,
+        is_configured: false,
+    };
+    let limits = PathLimits {
+        min_v4_bytes: 552,
+        v4_lifetime: Duration::from_secs(600),
+        v6_lifetime: Duration::from_secs(600),
+    };
+    let routes = &lab.pipeline.underlay().routes;
+    assert_eq!(
+        routes.learn_path_mtus(&[report], &limits, Instant::now()).len(),
+        1
+    );
+    assert!(!lab.is_right(&before), "its route has another MTU now");
+    let after = lab.pod_packet();
+    let [Action::CheckPktLen { len, less_equal, .. }] = &after.actions[..] else {
+        panic!("{:?}", after.actions);
+    };
+    assert_eq!(*len, 1300 - 50 + 14);
+    let [Action::TunnelPush(push), _] = &less_equal[..] else {
+        panic!("{less_equal:?}");
+    };
+    assert_eq!(push.mtu, 1300);
+}
+
+/// Errors count only if they quote outer headers of a tunnel.
+#[test]
+fn errors_quote_packets_of_a_tunnel() {
+    let mut lab = lab();
+    let quoted = TooBig {
+        source: ip("10.0.0.1"),
+        destination: ip("10.0.0.2"),
+        protocol: 17,
+        port: 4789,
+        mtu_bytes: 1300,
+    };
+    let sends = |lab: &Lab, quoted: &TooBig| lab.pipeline.snapshot().tunnels.sends(quoted);
+    assert_eq!(sends(&lab, &quoted), Some(true));
+    for other in [
+        TooBig { port: 4790, ..quoted },
+        TooBig {
+            protocol: 6,
+            ..quoted
+        },
+        TooBig {
+            destination: ip("10.0.0.3"),
+            ..quoted
+        },
+    ] {
+        assert_eq!(sends(&lab, &other), None, "{other:?}");
+    }
+    lab.bridges[0].tunnels.insert(Port(TUNNEL), tunnel("flow"));
+    lab.publish();
+    let other = TooBig {
+        destination: ip("10.0.0.3"),
+        ..quoted
+    };
+    assert_eq!(sends(&lab, &other), Some(false), "flows choose the destination");
+}
+
 /// Longer frames than the route carries go back as errors, unless the input port has none.
 #[test]
 fn frames_that_are_too_long_for_the_route_come_back() {
@@ -211,6 +283,13 @@ fn only_packets_of_tunnels_to_this_host_come_in() {
     };
     assert_eq!(pop.port, VXLAN.0);
     assert!(lab.is_right(&arrived));
+    // A tag without a VLAN id has only a priority.
+    let tagged = lab.eth0_packet("udp,vlan_tci=0xf000,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=4789");
+    assert!(
+        matches!(tagged.actions[..], [Action::TunnelPop(_)]),
+        "{:?}",
+        tagged.actions
+    );
     for other in [
         "udp,nw_src=10.0.0.2,nw_dst=10.0.0.9,udp_dst=4789",
         "udp,nw_src=10.0.0.2,nw_dst=10.0.0.1,udp_dst=53",

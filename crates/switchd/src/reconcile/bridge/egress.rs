@@ -65,12 +65,18 @@ pub(super) fn tunnel_status(iface: &Iface, switch: &Switch) -> Vec<(String, Stri
 fn unusable(route: &Route, dst: IpAddr, switch: &Switch) -> Option<String> {
     let device = &*route.device;
     let inventory = switch.inventory.read();
-    if inventory
-        .interfaces
-        .get(device)
-        .is_some_and(|i| i.device.is_some())
+    if let Some(item) = inventory.interfaces.get(device)
+        && let Some(port) = &item.device
     {
-        return None;
+        // The host's stack gets no packet that comes in by such a port.
+        let routes = &switch.ofproto.pipeline().underlay().routes;
+        let has_address = port.kind() == "system" && routes.is_address(device, route.source);
+        let bridge = &item.bridge;
+        return has_address.then(|| {
+            format!(
+                "the route to {dst} leads to {device}, a port of {bridge}: its address belongs on {bridge}"
+            )
+        });
     }
     match inventory.underlay.get(device) {
         _ if route.local => Some(format!("{dst} is an address of this host")),
