@@ -11,6 +11,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.runner import limit, main
 from lab.shell import wait_for
 from test_connectivity import exchange, iperf
+from test_offload import settled
+from test_offload_auto import start
 from test_tunnel_devices import kernel_vxlan, pod_of
 from test_tunnels import tunnel
 
@@ -250,6 +252,21 @@ def scenario_uplink(lab):
         sw.start_daemon()
         assert "172.31.0.1/24" in lab.net.ip(sw.netns, "addr", "show", "br-ex")
         until_reply(lab, pod, "10.5.0.2")
+
+
+@limit(240)
+def scenario_beside_forwarding_in_the_kernel(lab):
+    """Flows of a veth and a card stay with workers, and the reason is shown; flows between veths do not."""
+    sw = start(lab)
+    cable(lab, sw)
+    plug(sw)
+    pods = [lab.veth_pod(sw, f"p{number}", f"10.1.0.{number}/24") for number in (3, 4)]
+    until_reply(lab, pods[0])
+    lab.net.ping(pods[0], "10.1.0.2", count=10)
+    shown = lambda: sw.appctl("heddle/offload")  # noqa: E731
+    wait_for("the reason", lambda: "an output port is not offloaded" in shown() or "its input port is not offloaded" in shown(), 30)
+    settled(lab, sw, pods[0], "10.1.0.4")
+    lab.net.ping(pods[0], "10.1.0.2")
 
 
 @limit(240)

@@ -146,6 +146,7 @@ impl AfxdpPort {
             netdev,
         };
         port.open_device(&mut port.state.lock(), 1)?;
+        port.status();
         // A tag that the device has taken out would be lost, and joined segments do not fit a frame. A device
         // without these offloads is fine.
         port.state.lock().turned_off = port.netdev.link.turn_off(device, RX_VLAN | LRO).unwrap_or(0);
@@ -346,12 +347,14 @@ impl Port for AfxdpPort {
         }
         let too_long = || state.device.as_ref().and_then(|d| d.too_long(now.mtu));
         now.error = state.failure.clone().or_else(too_long);
-        self.senders.set_up(now.admin_up);
+        self.senders.set_state(now.admin_up, now.mtu);
         state.last = now.clone();
         now
     }
     fn set_mtu(&self, mtu: u32) -> Result<(), PortError> {
-        self.netdev.set_mtu(mtu)
+        self.netdev.set_mtu(mtu)?;
+        self.status();
+        Ok(())
     }
     fn set_mac(&self, mac: [u8; 6]) -> Result<(), PortError> {
         self.netdev.set_mac(mac)

@@ -75,6 +75,10 @@ impl Rx {
     pub fn rx(&mut self, pool: &mut Pool, burst: &mut Burst) -> usize {
         let before = burst.len();
         if self.ring.look() == 0 {
+            // A driver that found the fill ring empty does not look at it again by itself.
+            if self.socket.features().zero_copy && self.fill.wants_wakeup() {
+                self.socket.wake_rx();
+            }
             return 0;
         }
         // Bounded by the ring, so that bad packets do not hold the worker.

@@ -9,6 +9,9 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+/// Bytes of an Ethernet header with a tag: more than the MTU says, as packet sockets allow.
+const ETH_AND_TAG: usize = 18;
+
 /// A receive queue.
 #[derive(Debug)]
 pub(super) struct AfxdpRx {
@@ -68,6 +71,8 @@ pub(super) struct Senders {
     n: AtomicUsize,
     /// The device is administratively up.
     up: AtomicBool,
+    /// Bytes of the longest frame that the device sends.
+    longest: AtomicUsize,
 }
 
 impl Default for Senders {
@@ -76,6 +81,7 @@ impl Default for Senders {
             slots: (0..super::AfxdpPort::MAX_RXQ).map(|_| Mutex::new(None)).collect(),
             n: AtomicUsize::new(0),
             up: AtomicBool::new(true),
+            longest: AtomicUsize::new(usize::MAX),
         }
     }
 }
@@ -91,8 +97,10 @@ impl Senders {
             drop(old); // this may close a socket
         }
     }
-    pub(super) fn set_up(&self, up: bool) {
+    /// Takes over the device's state. The kernel does not check it for packets of these sockets.
+    pub(super) fn set_state(&self, up: bool, mtu: u32) {
         self.up.store(up, Ordering::Relaxed);
+        self.longest.store(mtu as usize + ETH_AND_TAG, Ordering::Relaxed);
     }
     fn slot(&self, worker: usize) -> Option<&Mutex<Option<Tx>>> {
         let index = worker.checked_rem(self.n.load(Ordering::Relaxed))?;
@@ -130,15 +138,16 @@ impl TxQueue for AfxdpTx {
             counts.nowhere += packets.len() as u64;
             return counts;
         };
+        let longest = self.senders.longest.load(Ordering::Relaxed);
         for packet in packets {
             let finished = match packet.offload.csum {
                 Csum::Partial { .. } => tx.fills_checksums(),
                 _ => true,
             };
             let result = if finished && packet.offload.gso.is_none() {
-                push(tx, packet)
+                push(tx, packet, longest)
             } else {
-                push_finished(tx, pool, packet)
+                push_finished(tx, pool, packet, longest)
             };
             count(&mut counts, packet, result);
         }
@@ -169,7 +178,10 @@ fn count(counts: &mut TxCounts, packet: &Packet, result: Result<(), Failure>) {
 }
 
 /// Sends a packet; where there is no free frame, after the kernel has sent the earlier ones.
-fn push(tx: &mut Tx, packet: &Packet) -> Result<(), Failure> {
+fn push(tx: &mut Tx, packet: &Packet, longest: usize) -> Result<(), Failure> {
+    if packet.len() > longest {
+        return Err(Failure::Refused(Refused::TooLong));
+    }
     let done = tx.push(packet);
     let done = match done {
         Err(Refused::Full) if tx.flush().is_ok() => tx.push(packet),
@@ -180,10 +192,10 @@ fn push(tx: &mut Tx, packet: &Packet) -> Result<(), Failure> {
 
 /// Cuts a packet and fills checksums in, as needed.
 #[cold]
-fn push_finished(tx: &mut Tx, pool: &mut Pool, packet: &Packet) -> Result<(), Failure> {
+fn push_finished(tx: &mut Tx, pool: &mut Pool, packet: &Packet, longest: usize) -> Result<(), Failure> {
     let mut worst = Ok(());
     let cut = segment::finish_while(pool, packet, &mut |piece| {
-        worst = push(tx, piece);
+        worst = push(tx, piece, longest);
         worst.is_ok()
     });
     cut.map_err(|_| Failure::Malformed)?;

@@ -80,6 +80,12 @@ fn packets_cross_a_pair() {
                 assert_eq!(receive(&mut rx[0], 32), sent, "round {round}");
             }
         }
+        let long = Packet::from_bytes(&frame(0, 1519));
+        let counts = one.open_tx(0, 1).unwrap().tx(&mut pool, &[&long]);
+        assert_eq!((counts.sent, counts.too_long), (0, 1));
+        one.set_mtu(1600).unwrap();
+        let counts = one.open_tx(0, 1).unwrap().tx(&mut pool, &[&long]);
+        assert_eq!((counts.sent, counts.too_long), (1, 0));
         one.set_admin(false).unwrap();
         assert!(!one.status().admin_up);
         let counts = one
