@@ -114,8 +114,10 @@ impl Policing {
         let limits = self.limits.load();
         let mut kept = from;
         for i in from..burst.len() {
-            let len = burst[i].len();
-            if limits.iter().all(|m| m.police(len, now_ms) == Verdict::Pass) {
+            if limits
+                .iter()
+                .all(|m| m.police(&burst[i], now_ms) == Verdict::Pass)
+            {
                 burst.swap(kept, i);
                 kept += 1;
             }
