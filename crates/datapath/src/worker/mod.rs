@@ -398,6 +398,12 @@ impl Worker {
             let got = self.poll_all(t0);
             self.settle();
             let t1 = Tsc::now();
+            if self.resources.tx.has_waiting() {
+                let resources = &mut self.resources;
+                resources
+                    .tx
+                    .release(t1, &mut resources.pool, &self.counters.drops);
+            }
             let c = &self.counters;
             c.iterations.add(1);
             let told = start.is_some_and(|start| {
