@@ -270,6 +270,24 @@ def scenario_beside_forwarding_in_the_kernel(lab):
 
 
 @limit(240)
+def scenario_rates(lab):
+    """The switch's own shaper and policers: packets of these ports pass no discipline of the kernel."""
+    sw, wire, pod = one(lab)
+    assert "linux-htb" in sw.appctl("qos/show-types", CARD)
+
+    def mbit():
+        return iperf(lab, wire, pod, "10.1.0.2", "-t", "3")["sum_received"]["bits_per_second"] / 1e6
+    free = mbit()
+    sw.vsctl("set", "port", CARD, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "other-config:max-rate=20000000")
+    shaped = mbit()
+    assert shaped < 22 < free, (shaped, free)
+    sw.vsctl("clear", "port", CARD, "qos")
+    sw.vsctl("set", "interface", CARD, "ingress_policing_rate=20000", "ingress_policing_burst=2000")
+    policed = iperf(lab, wire, pod, "10.1.0.2", "-t", "3", "-R")["sum_received"]["bits_per_second"] / 1e6
+    assert policed < 25, policed
+
+
+@limit(240)
 def scenario_bond(lab):
     """A bond of two cards continues on the other card when the active one loses its link."""
     sw = lab.switch()

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Rates: queues of devices by the kernel's token buckets, chosen by flows; what interfaces may receive. Bounds are loose: other things run beside."""
+"""Rates: disciplines and queues of the kernel, the switch's own shaper and policers, policing of received packets.
+Most bounds are loose: other programs run beside the test."""
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -10,6 +12,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab.runner import Skip, main
 from lab.shell import wait_for
+from lab.vhost import Guest
 
 SECONDS = 4
 SINK = """
@@ -94,7 +97,8 @@ def scenario_queues_of_a_device(lab):
     sw, a, b = two_pods(lab)
     if lab.net.run(sw.netns, "tc", "qdisc", "add", "dev", "va", "root", "htb", check=False).strip():
         raise Skip("this kernel has no HTB")
-    assert set(sw.appctl("qos/show-types", "vb").split("\n")) == {"QoS type: linux-htb", "QoS type: linux-noop", ""}
+    types = {f"QoS type: linux-{t}" for t in ("htb", "hfsc", "sfq", "codel", "fq_codel", "netem", "noop")}
+    assert set(sw.appctl("qos/show-types", "vb").split("\n")) == types | {""}
     assert sw.appctl("qos/show", "vb") == "QoS not configured on vb\n"
     sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "other-config:max-rate=24000000", "queues:7=@s", "--",
              "--id=@s", "create", "queue", "other-config:max-rate=4000000", "other-config:priority=2")
@@ -124,8 +128,8 @@ def scenario_queues_of_a_device(lab):
     lab.net.ping(a, "10.1.0.2", count=5)
     assert of_queue() >= before + 5 * 98, (before, of_queue())
     # A type that does not exist changes nothing, and existing queues can still be removed.
-    sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "type=linux-hfsc")
-    wait_for("a line in the log", lambda: "linux-hfsc" in sw.log())
+    sw.vsctl("set", "qos", sw.vsctl("get", "port", "vb", "qos").strip(), "type=egress-policer")
+    wait_for("a line in the log", lambda: "this port has only linux-htb" in sw.log())
     assert sw.appctl("qos/show", "vb").startswith("QoS: vb linux-htb\n")
     sw.vsctl("clear", "port", "vb", "qos")
     wait_for("the hierarchy to go", lambda: "htb" not in lab.net.run(sw.netns, "tc", "qdisc", "show", "dev", "vb"))
@@ -163,6 +167,174 @@ def scenario_who_else_has_set_up_queues(lab):
     wait_for("a line in the log", lambda: "linux-nonsense" in sw.log())
     wait_for("the interface's error", lambda: "linux-nonsense" in sw.get("interface", "vb", "error"))
     sw.vsctl("del-port", "vb", "--", "--if-exists", "del-port", "va")
+
+
+DISCIPLINES = {
+    "sfq": ("quantum=3000", "quantum 3000b", "perturb: 10\nquantum: 3000\n"),
+    "codel": ("target=2000", "target 2ms", "interval: 100000\nlimit: 10240\ntarget: 2000\n"),
+    "fq_codel": ("quantum=900", "quantum 900", "flows: 1024\ninterval: 1000000\nlimit: 10240\nquantum: 900\ntarget: 5000\n"),
+    "netem": ("latency=20000", "delay 20ms", "jitter: 0\nlatency: 20000\nlimit: 1000\nloss: 0\n"),
+    "hfsc": ("max-rate=8000000", "default 0x1", "max-rate: 8000000\n\nDefault:\n  max-rate: 8000000\n  min-rate: 8\n"),
+}
+
+
+def scenario_other_disciplines_of_the_kernel(lab):
+    """Each discipline of the kernel has the row's settings, and goes with the row, also after a restart without it. If
+    this kernel lacks one, the interface's error names that."""
+    sw, a, b = two_pods(lab)
+    tc = lambda *args, **kw: lab.net.run(sw.netns, "tc", *args, **kw)
+    qdisc = lambda: tc("qdisc", "show", "dev", "vb", "root")
+    have = []
+    for kind, (setting, in_kernel, shown) in DISCIPLINES.items():
+        lacks = tc("qdisc", "add", "dev", "va", "root", "handle", "7:", *kind.split(), check=False, quiet=True).strip()
+        if not lacks:
+            tc("qdisc", "del", "dev", "va", "root")
+        sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", f"type=linux-{kind}", f"other-config:{setting}")
+        if lacks:
+            wait_for(f"the error for {kind}", lambda: "kernel lacks this discipline" in sw.get("interface", "vb", "error"))
+            assert f'linux-{kind}' in sw.get("interface", "vb", "error"), kind
+            continue
+        have.append(kind)
+        wait_for(f"{kind} 1: with {setting}", lambda: re.search(rf"qdisc {kind} 1: .*{in_kernel}", qdisc()))
+        out = sw.appctl("qos/show", "vb")
+        assert out.startswith(f"QoS: vb linux-{kind}\n{shown}"), out
+        assert sw.get("interface", "vb", "error") in ("[]", "{}", '""'), sw.get("interface", "vb", "error")
+        lab.net.ping(a, "10.1.0.2")
+    lab.trace.note(f"this kernel has {have}")
+    if "netem" in have:
+        sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-netem", "other-config:latency=20000")
+        out = lab.net.run(a, "ping", "-c", "3", "10.1.0.2")
+        assert float(re.search(r"= ([\d.]+)/", out)[1]) > 19, out
+    if "hfsc" in have:
+        sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-hfsc", "other-config:max-rate=24000000",
+                 "queues:7=@s", "--", "--id=@s", "create", "queue", "other-config:max-rate=4000000")
+        sw.ofctl("add-flow", "br0", "priority=10,udp,tp_dst=6107,actions=set_queue:7,NORMAL")
+        assert 3 < udp_rates(lab, a, b, 6107, size=1400, pps=1000)[1] < 5
+        counted = re.search(r"queue 7: bytes=(\d+)", sw.ofctl("queue-stats", "br0", "vb", "7"))
+        assert int(counted[1]) > 1_000_000, counted
+    # The discipline of an earlier process goes, too.
+    if have:
+        sw.vsctl("set", "port", "vb", "qos=@q", "--", "--id=@q", "create", "qos", f"type=linux-{have[0]}")
+        wait_for("the discipline", lambda: f"qdisc {have[0]} 1:" in qdisc())
+        sw.stop_daemon(signal.SIGKILL)
+        sw.vsctl("--no-wait", "clear", "port", "vb", "qos")
+        sw.start_daemon()
+        wait_for("the discipline to go", lambda: " 1:" not in qdisc())
+    sw.vsctl("clear", "port", "vb", "qos")
+    lab.net.ping(a, "10.1.0.2")
+
+
+def scenario_values_that_are_no_numbers(lab):
+    """They are named in the interface's error, and the default applies."""
+    sw, a, _ = two_pods(lab)
+    lab.internal_pod(sw, "c", "10.1.0.3/24", dev="c0")
+    error = lambda name, want: wait_for(f"{name}: {want}", lambda: want in sw.get("interface", name, "error"))
+    create = lambda name, *settings: sw.vsctl("set", "port", name, "qos=@q", "--", "--id=@q", "create", "qos", *settings)
+    create("c0", "type=linux-htb", "other-config:max-rate=10M")
+    error("c0", "max-rate=10M is no number")
+    create("c0", "type=linux-sfq")
+    error("c0", "this port has only egress-policer, trtcm-policer, linux-htb, linux-hfsc, linux-noop")
+    create("c0", "type=egress-policer", "other-config:cir=1000")
+    error("c0", "cir and cbs have to be numbers above 0")
+    create("c0", "type=linux-htb", "other-config:max-rate=10000000")
+    wait_for("no error", lambda: "QoS" not in sw.get("interface", "c0", "error"))
+    create("vb", "type=linux-netem", "other-config:loss=101")
+    error("vb", "loss is more than 100 percent")
+    lab.net.ping(a, "10.1.0.3")
+
+
+def shaped(lab, sw, port, source, sink):
+    """The shaper's rates on `port`, which leads to the pod `sink` with the address 10.1.0.2."""
+    within = lambda mbps, want: abs(mbps / want - 1) < 0.06
+    sw.vsctl("set", "port", port, "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "other-config:max-rate=20000000",
+             "queues:7=@s", "queues:8=@p", "--", "--id=@s", "create", "queue", "other-config:max-rate=4000000", "--",
+             "--id=@p", "create", "queue", "other-config:min-rate=15000000", "other-config:priority=3")
+    for queue in (7, 8):
+        sw.ofctl("add-flow", "br0", f"priority=10,udp,tp_dst=620{queue},actions=set_queue:{queue},NORMAL")
+    shown = sw.appctl("qos/show", port)
+    assert shown.startswith(f"QoS: {port} linux-htb\nmax-rate: 20000000\n\nDefault:\n  burst: 12144\n  max-rate: 20000000\n"), shown
+    assert "Queue 7:\n  burst: 12144\n  max-rate: 4000000\n  min-rate: 12144\n  tx_packets: 0\n" in shown, shown
+    _, mbps = udp_rates(lab, source, sink, 6200, size=1400, pps=4000)
+    assert within(mbps, 20), mbps
+    _, mbps = udp_rates(lab, source, sink, 6207, size=1400, pps=1500)
+    assert within(mbps, 4), mbps
+    # Small packets, and GSO packets beside them that are longer than any burst.
+    pps, mbps = udp_rates(lab, source, sink, 6207, size=100, pps=8000)
+    assert within(mbps, 4), (pps, mbps)
+    assert 8 < tcp_mbps(lab, source, sink, 5001) < 21
+    # The minimum of a queue whose priority is the lowest.
+    flood = run(lab, source, FLOOD, to="10.1.0.2", port=6300, size=1400, pps=4000)
+    _, mbps = udp_rates(lab, source, sink, 6208, size=1400, pps=4000)
+    flood.wait(timeout=60)
+    assert 14 < mbps < 19, mbps
+    stats = sw.ofctl("-OOpenFlow13", "queue-stats", "br0", port)
+    counted = {int(q): (int(n), int(lost)) for q, n, lost in re.findall(r"queue (\d+): bytes=(\d+), pkts=\d+, errors=(\d+)", stats)}
+    assert counted.keys() == {0, 7, 8} and all(n > 1_000_000 and lost > 100 for n, lost in counted.values()), stats
+    # Packets that wait when the row changes, when it goes.
+    flood = run(lab, source, FLOOD, to="10.1.0.2", port=6300, size=1400, pps=4000)
+    qos = sw.vsctl("get", "port", port, "qos").strip()
+    for rate in ("1000000", "5000000", "0", "2000000"):
+        sw.vsctl("set", "qos", qos, f"other-config:max-rate={rate}")
+        time.sleep(0.3)
+    sw.vsctl("set", "qos", qos, "queues={}")
+    sw.vsctl("clear", "port", port, "qos")
+    flood.wait(timeout=60)
+    assert sw.appctl("qos/show", port) == f"QoS not configured on {port}\n"
+    lab.net.ping(source, "10.1.0.2")
+
+
+def policed(lab, sw, port, source, sink):
+    """The policers of Open vSwitch's DPDK ports."""
+    sw.vsctl("set", "port", port, "qos=@q", "--", "--id=@q", "create", "qos", "type=egress-policer", "other-config:cir=1000000",
+             "other-config:cbs=20000")
+    assert sw.appctl("qos/show", port) == f"QoS: {port} egress-policer\ncbs: 20000\ncir: 1000000\n"
+    _, mbps = udp_rates(lab, source, sink, 6400, size=1400, pps=2500)
+    assert abs(mbps / 8.08 - 1) < 0.06, mbps
+    # A guest's GSO packets are longer than `cbs`.
+    assert tcp_mbps(lab, source, sink, 5002) > 0.5
+    sw.vsctl("set", "port", port, "qos=@q", "--", "--id=@q", "create", "qos", "type=trtcm-policer", "other-config:cir=250000",
+             "other-config:cbs=20000", "other-config:eir=250000", "other-config:ebs=20000", "queues:7=@s", "--",
+             "--id=@s", "create", "queue", "other-config:cir=125000", "other-config:cbs=20000")
+    sw.ofctl("add-flow", "br0", "priority=10,udp,tp_dst=6407,actions=set_queue:7,NORMAL")
+    _, mbps = udp_rates(lab, source, sink, 6400, size=1400, pps=1500)
+    assert abs(mbps / 4.04 - 1) < 0.08, mbps
+    _, mbps = udp_rates(lab, source, sink, 6407, size=1400, pps=800)
+    assert abs(mbps / 1.01 - 1) < 0.12, mbps
+    stats = sw.ofctl("-OOpenFlow13", "queue-stats", "br0", port, "7")
+    assert re.search(r"queue 7: bytes=[1-9]\d{5,}, pkts=\d+, errors=[1-9]\d+", stats), stats
+    lost = int(re.search(r"^datapath_drop_tx_full .*total: (\d+)", sw.appctl("coverage/show"), re.MULTILINE)[1])
+    assert lost > 1000, lost
+    sw.vsctl("clear", "port", port, "qos")
+
+
+def scenario_rates_of_internal_ports(lab):
+    sw = lab.switch()
+    lab.bridge(sw)
+    a, b = lab.veth_pod(sw, "a", "10.1.0.1/24"), lab.internal_pod(sw, "b", "10.1.0.2/24", dev="ib")
+    shaped(lab, sw, "ib", a, b)
+    policed(lab, sw, "ib", a, b)
+
+
+def scenario_rates_of_vhost_user_ports(lab):
+    sw = lab.switch()
+    if sw.is_reference:
+        raise Skip("the reference has no DPDK")
+    lab.bridge(sw)
+    a = lab.veth_pod(sw, "a", "10.1.0.1/24")
+    guest = Guest(lab, "b", f"{sw.dir}/b.sock", "10.1.0.2/24")
+    sw.vsctl("add-port", "br0", "vh", "--", "set", "interface", "vh", "type=dpdkvhostuserclient", f"options:vhost-server-path={guest.path}")
+    guest.connected()
+    shaped(lab, sw, "vh", a, guest.ns)
+    policed(lab, sw, "vh", a, guest.ns)
+    # The guest goes while packets wait for it, and the port after it.
+    sw.vsctl("set", "port", "vh", "qos=@q", "--", "--id=@q", "create", "qos", "type=linux-htb", "other-config:max-rate=1000000")
+    flood = run(lab, a, FLOOD, to="10.1.0.2", port=6300, size=1400, pps=2000)
+    time.sleep(1)
+    guest.stop()
+    time.sleep(1)
+    sw.vsctl("del-port", "vh")
+    flood.wait(timeout=60)
+    assert sw.alive()
 
 
 def scenario_what_interfaces_may_receive(lab):

@@ -4,8 +4,8 @@ use crate::conf::Conf;
 use crate::error::{Code, Failure, fail, kernel};
 use crate::kind::Kind;
 use heddle_sys::NetConfig;
-use heddle_sys::htb::Htb;
 use heddle_sys::net_config::Device;
+use heddle_sys::qdisc::{Qdisc, Qdiscs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ pub(crate) fn can_limit(host: &NetConfig, name: &str) -> Result<(), Failure> {
     let Some(device) = host.device(name).map_err(|e| kernel(name, &e))? else {
         return fail(Code::Device, format!("the device {name} is gone"));
     };
-    match Htb::new().and_then(|htb| htb.make(device.ifindex)) {
+    match Qdiscs::new().and_then(|all| all.make(device.ifindex, &Qdisc::Htb)) {
         Ok(()) => Ok(()),
         Err(e) => fail(
             Code::NoKind,

@@ -9,6 +9,7 @@
 //! **Threads.** [`Meter::police`] from any worker; configuration and statistics from control threads.
 //! Counters are relaxed.
 
+use heddle_packet::Packet;
 use heddle_sync::{Published, TokenBucket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -137,19 +138,29 @@ impl Meter {
             bands: s.bands.iter().map(|b| b.hits.read()).collect(),
         }
     }
-    /// Meters one packet.
-    pub fn police(&self, len: usize, now_ms: u64) -> Verdict {
+    /// Meters one packet. A GSO packet is charged for its segments. If that is more than a bucket's size, it
+    /// passes when the bucket is full, and the bucket owes the rest.
+    pub fn police(&self, packet: &Packet, now_ms: u64) -> Verdict {
         let s = self.state.load();
-        let len = len as u64;
+        let len = packet.len() as u64;
+        let wire = packet.on_wire();
         s.total.add(len);
         let last = s.used_ms.fetch_max(now_ms, Relaxed);
         if now_ms.saturating_sub(last) > IDLE_MS {
             s.bands.iter().for_each(|b| b.bucket.fill(now_ms));
         }
-        let units = if s.packets { 1000 } else { len * 8 };
+        let units = if s.packets {
+            1000 * wire.packets
+        } else {
+            wire.bytes * 8
+        };
+        let is_gso = packet.offload.gso.is_some();
         let mut worst: Option<&Band> = None;
         for b in &s.bands {
-            if !b.bucket.take(units, now_ms) && worst.is_none_or(|w| b.bucket.rate() > w.bucket.rate()) {
+            let needs = if is_gso { units.min(b.bucket.size()) } else { units };
+            if !b.bucket.take_owing(units, needs, now_ms)
+                && worst.is_none_or(|w| b.bucket.rate() > w.bucket.rate())
+            {
                 worst = Some(b);
             }
         }
@@ -200,6 +211,7 @@ pub fn remark(tos: u8, steps: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use heddle_packet::{Csum, Gso, GsoKind, Wraps};
 
     fn meter(packets: bool, bands: &[(u32, u32)]) -> Arc<Meter> {
         let band = |(rate, burst): &(u32, u32)| MeterBand {
@@ -216,7 +228,10 @@ mod tests {
 
     /// The number of packets that pass, of `n` at once.
     fn passed(m: &Meter, n: usize, len: usize, now_ms: u64) -> usize {
-        (0..n).filter(|_| m.police(len, now_ms) == Verdict::Pass).count()
+        let packet = Packet::from_bytes(&vec![0; len]);
+        (0..n)
+            .filter(|_| m.police(&packet, now_ms) == Verdict::Pass)
+            .count()
     }
 
     #[test]
@@ -239,6 +254,38 @@ mod tests {
         // band only.
         assert_eq!(passed(&m, 6, 60, 5_000), 2);
         assert_eq!(m.counts().bands, [(2, 120), (2, 120)]);
+    }
+
+    #[test]
+    fn a_gso_packet_is_charged_for_its_segments() {
+        let mut frame = vec![0; 54 + 10_000];
+        frame[46] = 5 << 4;
+        let mut packet = Packet::from_bytes(&frame);
+        packet.offload.csum = Csum::Partial {
+            start: 34,
+            offset: 16,
+        };
+        packet.offload.gso = Some(Gso {
+            kind: GsoKind::Tcp4,
+            ecn: false,
+            size: 1000,
+            hdr_len: 54,
+            wraps: Wraps::default(),
+        });
+        let passed = |m: &Meter, now_ms| {
+            (0..5)
+                .filter(|_| m.police(&packet, now_ms) == Verdict::Pass)
+                .count()
+        };
+        // Ten packets of 1,054 bytes.
+        let m = meter(true, &[(10_000, 25)]);
+        assert_eq!([5_000, 5_001].map(|now_ms| passed(&m, now_ms)), [2, 1]);
+        let m = meter(false, &[(84_320, 170)]);
+        assert_eq!([5_000, 5_001].map(|now_ms| passed(&m, now_ms)), [2, 1]);
+        // A bucket that is smaller owes.
+        let m = meter(true, &[(1000, 2)]);
+        assert_eq!([5_000, 5_009, 5_010].map(|now_ms| passed(&m, now_ms)), [1, 0, 1]);
+        assert_eq!(m.counts().total, (15, 15 * 10_054));
     }
 
     #[test]

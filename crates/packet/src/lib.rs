@@ -24,7 +24,7 @@ mod tests;
 
 pub use buf::{BUF_SIZE, HEAD_SPACE, HEADROOM};
 pub use offload::{Csum, Gso, GsoKind, Offload, Wrap, Wraps};
-pub use packet::{MAX_SEGS, Packet, PacketState};
+pub use packet::{MAX_SEGS, OnWire, Packet, PacketState};
 pub use pool::Pool;
 pub use seg::{Lender, Seg};
 

@@ -7,7 +7,7 @@
 
 use crate::buf::{BUF_SIZE, Big, HEAD_SPACE, HEADROOM, Small};
 use crate::seg::Loan;
-use crate::{Lender, Offload, Seg, mark_header};
+use crate::{Csum, Gso, GsoKind, Lender, Offload, Seg, mark_header};
 use core::ptr::NonNull;
 use heddle_sys::Iov;
 
@@ -17,6 +17,15 @@ pub const MAX_SEGS: usize = 18;
 const SHARED_TAIL: u32 = 256;
 /// Heads up to this number of bytes are copied for each copy of the packet; longer ones are worth sharing.
 const LONG: u32 = 4096;
+
+/// The packets and bytes that a packet is on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OnWire {
+    /// Number of segments.
+    pub packets: u64,
+    /// Bytes of all segments.
+    pub bytes: u64,
+}
 
 /// One packet. Layout: `buf[start..start + head_len]` is the head, `segs` follow it on the wire. `buf` is the
 /// small area that every packet has, or a big buffer where needed ([`Packet::reserve`],
@@ -271,6 +280,43 @@ impl Packet {
     #[inline]
     pub fn len(&self) -> usize {
         (self.head_len + self.tail_len) as usize
+    }
+    /// The packets and bytes that it is on the wire: the segments of a GSO packet repeat its headers. A hint
+    /// where its bytes do not match its metadata.
+    #[inline]
+    pub fn on_wire(&self) -> OnWire {
+        match self.offload.gso {
+            None => OnWire {
+                packets: 1,
+                bytes: self.len() as u64,
+            },
+            Some(gso) => self.segments_on_wire(gso),
+        }
+    }
+    #[cold]
+    fn segments_on_wire(&self, gso: Gso) -> OnWire {
+        /// Offset of the data offset in TCP's header, and the length of UDP's header.
+        const TCP_LEN_AT: usize = 12;
+        const UDP_LEN: usize = 8;
+        let headers = match (gso.kind, self.offload.csum) {
+            (GsoKind::Udp, Csum::Partial { start, .. }) => usize::from(start) + UDP_LEN,
+            (GsoKind::Tcp4 | GsoKind::Tcp6, Csum::Partial { start, .. }) => {
+                let words = self
+                    .head()
+                    .get(usize::from(start) + TCP_LEN_AT)
+                    .map_or(5, |b| b >> 4);
+                usize::from(start) + usize::from(words) * 4
+            }
+            _ => usize::from(gso.hdr_len),
+        };
+        let headers = headers.min(self.len());
+        let packets = (self.len() - headers)
+            .div_ceil(usize::from(gso.size.max(1)))
+            .max(1);
+        OnWire {
+            packets: packets as u64,
+            bytes: (self.len() + (packets - 1) * headers) as u64,
+        }
     }
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {

@@ -484,3 +484,38 @@ fn other_frames_have_no_header() {
         assert!(!p.take_header() && p.head() == frame);
     }
 }
+
+#[test]
+fn a_gso_packet_is_its_segments_on_the_wire() {
+    let mut frame = vec![0; 14 + 20 + 32 + 2500];
+    frame[34 + 12] = 8 << 4;
+    let mut packet = Packet::from_bytes(&frame);
+    assert_eq!((packet.on_wire().packets, packet.on_wire().bytes), (1, 2566));
+    packet.offload.csum = Csum::Partial {
+        start: 34,
+        offset: 16,
+    };
+    let gso = |kind, size| {
+        Some(Gso {
+            kind,
+            ecn: false,
+            size,
+            hdr_len: 60,
+            wraps: Wraps::default(),
+        })
+    };
+    packet.offload.gso = gso(GsoKind::Tcp4, 1000);
+    assert_eq!(
+        (packet.on_wire().packets, packet.on_wire().bytes),
+        (3, 2566 + 2 * 66)
+    );
+    packet.offload.gso = gso(GsoKind::Udp, 2524);
+    assert_eq!((packet.on_wire().packets, packet.on_wire().bytes), (1, 2566));
+    // Metadata of a sender that lies.
+    packet.offload.gso = gso(GsoKind::Tcp6, 0);
+    packet.offload.csum = Csum::Partial {
+        start: 60_000,
+        offset: 16,
+    };
+    assert_eq!((packet.on_wire().packets, packet.on_wire().bytes), (1, 2566));
+}

@@ -19,9 +19,10 @@ mod queues;
 mod tests;
 
 use crate::netdev::Netdev;
-use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
-use heddle_sys::PacketSocket;
+use crate::rates::{self, Rates, Share};
+use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
 use heddle_sys::link::{LRO, RX_VLAN};
+use heddle_sys::{PacketSocket, QueueCounts};
 use heddle_xsk::{MAX_QUEUES, Program, Queue, QueueConfig, Rx, Tx};
 use options::{Mode, Options};
 use parking_lot::Mutex;
@@ -39,6 +40,8 @@ pub struct AfxdpPort {
     kind: &'static str,
     netdev: Netdev,
     senders: Arc<Senders>,
+    /// Rates of what it sends: packets of these sockets pass no discipline of the kernel.
+    rates: Arc<Rates>,
     state: Mutex<PortState>,
 }
 
@@ -143,6 +146,7 @@ impl AfxdpPort {
                 queues_before: None,
             }),
             senders: Arc::default(),
+            rates: Arc::default(),
             netdev,
         };
         port.open_device(&mut port.state.lock(), 1)?;
@@ -306,7 +310,8 @@ impl Port for AfxdpPort {
         Ok(queues.map(|q| Box::new(q) as Box<dyn RxQueue>).collect())
     }
     fn open_tx(&self, worker: usize, _n: usize) -> Result<Box<dyn TxQueue>, PortError> {
-        Ok(Box::new(AfxdpTx::new(Arc::clone(&self.senders), worker)))
+        let share = Share::new(Arc::clone(&self.rates), worker);
+        Ok(Box::new(AfxdpTx::new(Arc::clone(&self.senders), share)))
     }
     fn set_options(&self, options: &BTreeMap<String, String>) -> Result<(), PortError> {
         let wanted = Options::parse(&self.name, options)?;
@@ -375,7 +380,20 @@ impl Port for AfxdpPort {
                 (format!("xsk_queue_{i}_fill_ring_empty"), losses.fill_ring_empty),
             ])
         });
-        all.flatten().collect()
+        let drops = Some(("ovs_tx_qos_drops".to_owned(), self.rates.dropped()));
+        all.flatten().chain(drops.filter(|(_, n)| *n > 0)).collect()
+    }
+    fn set_qos(&self, qos: Option<&QosConfig>) -> Result<(), PortError> {
+        self.rates.set_qos(&self.name, qos)
+    }
+    fn qos_types(&self) -> &'static [&'static str] {
+        rates::TYPES
+    }
+    fn qos(&self) -> Option<QosConfig> {
+        self.rates.shown()
+    }
+    fn queue_counts(&self) -> Vec<QueueCounts> {
+        self.rates.counts()
     }
     fn stale(&self) -> bool {
         self.state.lock().stale

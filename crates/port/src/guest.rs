@@ -10,6 +10,7 @@ pub(crate) mod vhost;
 
 use crate::virtio::{Backing, Changed, DEFAULT_MTU, Shared};
 use crate::{Port, PortError, PortStatus, RxQueue, TxQueue};
+use heddle_sys::QueueCounts;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -200,7 +201,16 @@ impl<P: Protocol> Port for GuestPort<P> {
         Ok(())
     }
     fn set_qos(&self, qos: Option<&crate::QosConfig>) -> Result<(), PortError> {
-        self.shared.limit.set_qos(&self.shared.name, qos)
+        self.shared.rates.set_qos(&self.shared.name, qos)
+    }
+    fn qos_types(&self) -> &'static [&'static str] {
+        crate::rates::TYPES
+    }
+    fn qos(&self) -> Option<crate::QosConfig> {
+        self.shared.rates.shown()
+    }
+    fn queue_counts(&self) -> Vec<QueueCounts> {
+        self.shared.rates.counts()
     }
     fn set_options(&self, options: &Options) -> Result<(), PortError> {
         let new = {

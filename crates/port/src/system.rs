@@ -343,7 +343,15 @@ impl Port for SystemPort {
             }
         };
         let done = self.qos.lock().set(device, wanted);
-        done.map_err(|e| PortError::sys(format!("could not set QoS of {}", self.netdev.name), e))
+        done.map_err(|e| match e.kind() {
+            std::io::ErrorKind::Unsupported => PortError::no_qos_type(&self.netdev.name, qos::TYPES),
+            // Without Rust's texts for numbers of errors.
+            std::io::ErrorKind::NotFound => PortError::Config(format!(
+                "could not set QoS of {}: the kernel lacks this discipline",
+                self.netdev.name
+            )),
+            _ => PortError::sys(format!("could not set QoS of {}", self.netdev.name), e),
+        })
     }
     fn qos(&self) -> Option<QosConfig> {
         self.qos.lock().shown()

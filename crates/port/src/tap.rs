@@ -17,10 +17,10 @@ mod queue;
 #[cfg(test)]
 mod tests;
 
-use crate::limit::TxLimit;
+use crate::rates::{self, Rates};
 use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
 use ctl::TapCtl;
-use heddle_sys::{TapLinks, TapOpen, TapQueue};
+use heddle_sys::{QueueCounts, TapLinks, TapOpen, TapQueue};
 pub use marks::MarkPrograms;
 use marks::{Device, MarkCtl, Marks};
 use parking_lot::Mutex;
@@ -42,7 +42,7 @@ pub struct TapPort {
     /// Attached queues; the first is never detached.
     queues: Mutex<Vec<Arc<TapQueue>>>,
     ctl: Mutex<TapCtl>,
-    limit: Arc<TxLimit>,
+    rates: Arc<Rates>,
     marks: Arc<Marks>,
     mark_ctl: Mutex<MarkCtl>,
 }
@@ -68,7 +68,7 @@ impl TapPort {
             kept: false.into(),
             queues: Mutex::new(vec![first]),
             ctl: Mutex::new(ctl),
-            limit: Arc::default(),
+            rates: Arc::default(),
             marks: Arc::default(),
             mark_ctl: Mutex::default(),
         })
@@ -229,7 +229,7 @@ impl Port for TapPort {
         Ok(Box::new(TapTx::new(
             Arc::clone(own),
             Arc::clone(first),
-            Arc::clone(&self.limit),
+            rates::Share::new(Arc::clone(&self.rates), worker),
             Arc::clone(&self.marks),
         )))
     }
@@ -243,8 +243,12 @@ impl Port for TapPort {
         }
     }
     fn statistics(&self) -> Vec<(String, u64)> {
-        let lost = Some(self.marks.lost()).filter(|n| *n > 0);
-        lost.map(|n| ("tx_lost_pkt_mark".into(), n)).into_iter().collect()
+        let all = [
+            ("tx_lost_pkt_mark", self.marks.lost()),
+            ("ovs_tx_qos_drops", self.rates.dropped()),
+        ];
+        let some = all.into_iter().filter(|(_, n)| *n > 0);
+        some.map(|(name, n)| (name.to_owned(), n)).collect()
     }
     fn is_here(&self) -> bool {
         self.ctl.lock().elsewhere().is_none()
@@ -254,7 +258,16 @@ impl Port for TapPort {
         Ok(())
     }
     fn set_qos(&self, qos: Option<&QosConfig>) -> Result<(), PortError> {
-        self.limit.set_qos(&self.name, qos)
+        self.rates.set_qos(&self.name, qos)
+    }
+    fn qos_types(&self) -> &'static [&'static str] {
+        rates::TYPES
+    }
+    fn qos(&self) -> Option<QosConfig> {
+        self.rates.shown()
+    }
+    fn queue_counts(&self) -> Vec<QueueCounts> {
+        self.rates.counts()
     }
     fn forget(&self) {
         if self.kept.swap(false, Ordering::Relaxed) {

@@ -34,6 +34,14 @@ impl PortError {
             source,
         }
     }
+    /// A port without the wanted type of QoS; it has `types`.
+    pub(crate) fn no_qos_type(name: &str, types: &[&str]) -> Self {
+        let why = match types {
+            [] => "this port has no rates".to_owned(),
+            types => format!("this port has only {}", types.join(", ")),
+        };
+        Self::Config(format!("could not set QoS of {name}: {why}"))
+    }
     /// The system's refusal to open device `name`, in the words that OVS's tools and tests expect.
     pub fn open(name: &str, source: std::io::Error) -> Self {
         Self::sys(format!("could not open network device {name}"), source)
@@ -133,10 +141,7 @@ pub trait Port: Send + Sync {
     fn set_qos(&self, qos: Option<&crate::QosConfig>) -> Result<(), PortError> {
         match qos.filter(|q| !q.kind.is_empty() && q.kind != crate::qos::NOOP) {
             None => Ok(()),
-            Some(_) => Err(PortError::sys(
-                format!("could not set QoS of {}", self.name()),
-                std::io::ErrorKind::Unsupported.into(),
-            )),
+            Some(_) => Err(PortError::no_qos_type(self.name(), self.qos_types())),
         }
     }
     /// The queues in force, with their actual rates.
@@ -237,6 +242,17 @@ pub struct TxCounts {
     pub nowhere: u64,
     /// Dropped: the system refused, or the packet could not be segmented.
     pub error: u64,
+    /// Other packets wait in the queue: [`TxQueue::release`] has to be called.
+    pub waits: bool,
+}
+
+/// The outcome of [`TxQueue::release`].
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// Waiting packets that were sent or dropped.
+    pub counts: TxCounts,
+    /// When the same worker has to call again, by [`heddle_sys::Tsc`]; `None`: it need not.
+    pub next: Option<u64>,
 }
 
 impl std::ops::AddAssign for TxCounts {
@@ -249,7 +265,9 @@ impl std::ops::AddAssign for TxCounts {
             down,
             nowhere,
             error,
+            waits,
         } = other;
+        self.waits |= waits;
         self.nowhere += nowhere;
         self.sent += sent;
         self.bytes += bytes;
@@ -265,8 +283,16 @@ pub trait TxQueue: Send {
     /// Sends packets in order, without waiting for the device: packets that it does not take after a bounded
     /// number of tries is dropped and counted. `pool` serves software segmentation where the device needs it.
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts;
-    /// Whether the queue keeps packets beyond the call (a device that reads them later, a shaper): it is
-    /// given packets by [`TxQueue::tx_owned`] then. Always the same for a queue.
+    /// Sends packets that [`TxQueue::tx`] has left waiting, as far as they may leave now.
+    fn release(&mut self, _pool: &mut Pool) -> Released {
+        Released::default()
+    }
+    /// The port goes: drops packets that wait for this worker, and returns their number.
+    fn abandon(&mut self) -> u64 {
+        0
+    }
+    /// Whether the queue keeps packets beyond the call (a device that reads them later): it is given packets
+    /// by [`TxQueue::tx_owned`] then. Always the same for a queue.
     fn wants_ownership(&self) -> bool {
         false
     }

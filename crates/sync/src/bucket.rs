@@ -39,8 +39,17 @@ impl TokenBucket {
         self.taken
             .store(self.rate.wrapping_mul(now_ms).wrapping_sub(self.size), Relaxed);
     }
+    /// Maximum number of tokens.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
     /// Takes `tokens` tokens. If it holds less, it takes none and returns `false`.
     pub fn take(&self, tokens: u64, now_ms: u64) -> bool {
+        self.take_owing(tokens, tokens, now_ms)
+    }
+    /// Takes `tokens` tokens if it holds `needs`, and owes the rest. If it holds less, it takes none and
+    /// returns `false`.
+    pub fn take_owing(&self, tokens: u64, needs: u64, now_ms: u64) -> bool {
         let flowed = self.rate.wrapping_mul(now_ms);
         self.taken
             .fetch_update(Relaxed, Relaxed, |taken| {
@@ -53,7 +62,7 @@ impl TokenBucket {
                 } else {
                     (level, taken)
                 };
-                (level >= tokens.cast_signed()).then(|| taken.wrapping_add(tokens))
+                (level >= needs.cast_signed()).then(|| taken.wrapping_add(tokens))
             })
             .is_ok()
     }
@@ -71,5 +80,13 @@ mod tests {
         assert_eq!([1_000_000, 999_999].map(taken), [3, 0]);
         bucket.fill(0);
         assert_eq!(taken(0), 3);
+    }
+
+    #[test]
+    fn a_full_bucket_owes() {
+        let bucket = TokenBucket::full(1, 3000, 7);
+        assert!(bucket.take_owing(10_000, bucket.size(), 7));
+        assert!(!bucket.take_owing(10_000, 3000, 10_006) && !bucket.take(1, 7007));
+        assert!(bucket.take_owing(10_000, 3000, 10_007));
     }
 }

@@ -510,7 +510,7 @@ impl Exec<'_> {
     }
 
     fn meter(&mut self, meter: &Meter, id: LiveId, meta: &Meta) -> Result<(), DropKind> {
-        match meter.police(self.live.get(id).len(), self.now_ms) {
+        match meter.police(self.live.get(id), self.now_ms) {
             Verdict::Pass => Ok(()),
             Verdict::Drop => Err(DropKind::Meter),
             Verdict::Remark(steps) => {

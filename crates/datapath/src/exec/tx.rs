@@ -80,7 +80,12 @@ struct Witness<'a> {
     watch: &'a mut PacketWatch,
     /// The port's number.
     port: u32,
+    /// [`TxTable::timers`].
+    timers: &'a mut Vec<u32>,
 }
+
+/// No packets wait.
+const NEVER: u64 = u64::MAX;
 
 /// A port for sending by one worker.
 pub(crate) struct TxPort {
@@ -90,6 +95,8 @@ pub(crate) struct TxPort {
     pub(crate) counters: Arc<PortCounters>,
     /// [`TxQueue::wants_ownership`].
     owns: bool,
+    /// When packets that wait in the queue may leave, by [`Tsc`](heddle_sys::Tsc).
+    due: u64,
     batch: Batch,
 }
 
@@ -100,6 +107,7 @@ impl TxPort {
             queue,
             mtu,
             counters,
+            due: NEVER,
             batch: Batch::default(),
         }
     }
@@ -134,6 +142,8 @@ pub(crate) struct TxTable {
     ports: Vec<Option<TxPort>>,
     /// Ports with a batch that is not empty.
     active: Vec<u32>,
+    /// Ports with packets that wait in the queue.
+    timers: Vec<u32>,
     /// Number of ports whose queues take packets over.
     owners: usize,
     given: Given,
@@ -165,6 +175,7 @@ impl TxTable {
             self.ports.resize_with(at + 1, || None);
         }
         self.owners += usize::from(port.owns);
+        self.timers.retain(|n| *n != no);
         let before = self.ports[at].replace(port);
         self.owners -= usize::from(before.as_ref().is_some_and(|p| p.owns));
         before
@@ -173,7 +184,39 @@ impl TxTable {
     pub(crate) fn remove(&mut self, no: u32) -> Option<TxPort> {
         let port = self.ports.get_mut(no as usize)?.take()?;
         self.owners -= usize::from(port.owns);
+        self.timers.retain(|n| *n != no);
         Some(port)
+    }
+    /// Whether packets wait in a port's queue.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.timers.is_empty()
+    }
+    /// When waiting packets may leave, by [`Tsc`](heddle_sys::Tsc); `u64::MAX`: none wait.
+    pub(crate) fn next_due(&self) -> u64 {
+        let due = |no: &u32| self.ports.get(*no as usize)?.as_ref().map(|port| port.due);
+        self.timers.iter().filter_map(due).min().unwrap_or(NEVER)
+    }
+    /// Sends waiting packets that may leave at the cycle count `now`.
+    #[cold]
+    pub(crate) fn release(&mut self, now: u64, pool: &mut Pool, drops: &Drops) {
+        let mut i = 0;
+        while let Some(&no) = self.timers.get(i) {
+            let Some(Some(port)) = self.ports.get_mut(no as usize) else {
+                self.timers.swap_remove(i);
+                continue;
+            };
+            if port.due <= now {
+                let released = port.queue.release(pool);
+                port.due = released.next.unwrap_or(NEVER);
+                self.sent += count(port, released.counts, drops);
+            }
+            if port.due == NEVER {
+                self.timers.swap_remove(i);
+            } else {
+                i += 1;
+            }
+        }
     }
     /// A port's counters.
     pub(crate) fn counters(&self, no: u32) -> Option<&Arc<PortCounters>> {
@@ -200,6 +243,7 @@ impl TxTable {
                 drops,
                 watch: &mut self.watch,
                 port: no,
+                timers: &mut self.timers,
             };
             port.push_those_that_fit(ids, mtu, live, witness);
         } else {
@@ -235,6 +279,7 @@ impl TxTable {
                 drops,
                 watch: &mut self.watch,
                 port: no,
+                timers: &mut self.timers,
             };
             self.sent += send(port, live, &mut self.given, gro, pool, witness);
         }
@@ -340,17 +385,21 @@ fn send(
     }
     let n = port.queue.tx(pool, &refs);
     let drops = witness.drops;
-    show_lost(&n, &refs, witness);
+    show_lost(&n, &refs, &mut port.due, witness);
     count(port, n, drops)
 }
 
 /// Reports packets that a queue did not take to the watch. The queue does not report which ones: the example
-/// is the last one.
+/// is the last one. Notes `due` for a queue in which packets wait.
 #[inline]
-fn show_lost(n: &TxCounts, refs: &[&Packet], witness: Witness<'_>) {
+fn show_lost(n: &TxCounts, refs: &[&Packet], due: &mut u64, witness: Witness<'_>) {
     if n.sent != refs.len() as u64
         && let Some(last) = refs.last()
     {
+        // Queues in which packets wait send none of the burst.
+        if n.waits && std::mem::replace(due, 0) == NEVER {
+            witness.timers.push(witness.port);
+        }
         for (lost, kind) in losses(n).into_iter().filter(|(lost, _)| *lost != 0) {
             witness.watch.lost_to(witness.port, kind, lost, last);
         }
@@ -377,7 +426,7 @@ fn send_joined(
     };
     gro.done(pool);
     let drops = witness.drops;
-    show_lost(&n, refs, witness);
+    show_lost(&n, refs, &mut port.due, witness);
     count(port, n, drops)
 }
 

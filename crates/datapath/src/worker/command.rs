@@ -7,6 +7,7 @@ use super::{RxSlot, Worker};
 use crate::exec::program::Program;
 use crate::exec::tx::TxPort;
 use crate::flow_cache::RevalidatorFindings;
+use heddle_datapath_api::DropKind;
 use heddle_flow::{FlowKey, packet_type};
 use heddle_packet::Packet;
 use heddle_port::{RxQueue, TxQueue};
@@ -169,7 +170,10 @@ impl Worker {
             }
             Command::DelPort(no, reply) => {
                 let queues = self.take_rx(no);
-                let tx = self.resources.tx.remove(no).map(|p| p.queue);
+                let tx = self.resources.tx.remove(no).map(|mut port| {
+                    self.counters.drops.add(DropKind::TxFull, port.queue.abandon());
+                    port.queue
+                });
                 let _ = reply.send(Reply::Queues(queues, tx));
             }
             Command::Run(injected, program, reply) => {

@@ -114,8 +114,10 @@ impl Policing {
         let limits = self.limits.load();
         let mut kept = from;
         for i in from..burst.len() {
-            let len = burst[i].len();
-            if limits.iter().all(|m| m.police(len, now_ms) == Verdict::Pass) {
+            if limits
+                .iter()
+                .all(|m| m.police(&burst[i], now_ms) == Verdict::Pass)
+            {
                 burst.swap(kept, i);
                 kept += 1;
             }
@@ -396,6 +398,12 @@ impl Worker {
             let got = self.poll_all(t0);
             self.settle();
             let t1 = Tsc::now();
+            if self.resources.tx.has_waiting() {
+                let resources = &mut self.resources;
+                resources
+                    .tx
+                    .release(t1, &mut resources.pool, &self.counters.drops);
+            }
             let c = &self.counters;
             c.iterations.add(1);
             let told = start.is_some_and(|start| {

@@ -1,7 +1,8 @@
 //! The queues of an `afxdp` port.
 
 use crate::drops::Drops;
-use crate::{RxQueue, TxCounts, TxQueue, WakeFd, segment};
+use crate::rates::Share;
+use crate::{Released, RxQueue, TxCounts, TxQueue, WakeFd, segment};
 use heddle_packet::{Burst, Csum, Packet, Pool};
 use heddle_xsk::{Refused, Rx, RxFaults, Tx};
 use parking_lot::Mutex;
@@ -112,29 +113,24 @@ impl Senders {
 #[derive(Debug)]
 pub(super) struct AfxdpTx {
     senders: Arc<Senders>,
-    worker: usize,
+    rates: Share,
 }
 
 impl AfxdpTx {
-    pub(super) fn new(senders: Arc<Senders>, worker: usize) -> Self {
-        Self { senders, worker }
+    pub(super) fn new(senders: Arc<Senders>, rates: Share) -> Self {
+        Self { senders, rates }
     }
-}
 
-impl TxQueue for AfxdpTx {
-    fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+    /// Sends packets that the port's rates allow.
+    fn send(&self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut counts = TxCounts::default();
         if !self.senders.up.load(Ordering::Relaxed) {
             // The kernel would keep the packets until the device is up, and send them then.
             counts.down += packets.len() as u64;
             return counts;
         }
-        let Some(slot) = self.senders.slot(self.worker) else {
-            counts.nowhere += packets.len() as u64;
-            return counts;
-        };
-        let mut slot = slot.lock();
-        let Some(tx) = slot.as_mut() else {
+        let mut slot = self.senders.slot(self.rates.worker()).map(Mutex::lock);
+        let Some(tx) = slot.as_mut().and_then(|slot| slot.as_mut()) else {
             counts.nowhere += packets.len() as u64;
             return counts;
         };
@@ -155,6 +151,23 @@ impl TxQueue for AfxdpTx {
             log::debug!(target: "netdev_afxdp", per_min = 5, burst = 5; "packets wait for the device");
         }
         counts
+    }
+}
+
+impl TxQueue for AfxdpTx {
+    fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        if self.rates.is_on() {
+            let rates = self.rates.get();
+            return rates.tx(pool, packets, &mut |pool, kept| self.send(pool, kept));
+        }
+        self.send(pool, packets)
+    }
+    fn release(&mut self, pool: &mut Pool) -> Released {
+        let (rates, worker) = (self.rates.get(), self.rates.worker());
+        rates.release(worker, pool, &mut |pool, kept| self.send(pool, kept))
+    }
+    fn abandon(&mut self) -> u64 {
+        self.rates.close(self.rates.worker())
     }
 }
 

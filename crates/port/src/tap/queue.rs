@@ -4,9 +4,9 @@
 use super::marks::Marks;
 use crate::drops::Drops;
 use crate::gro::GsoKinds;
-use crate::limit::TxLimit;
+use crate::rates::Share;
 use crate::segment::{self, Datagrams};
-use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
+use crate::{Released, RxQueue, TxCounts, TxQueue, WakeFd};
 use arrayvec::ArrayVec;
 use heddle_packet::{Burst, MAX_SEGS, Offload, Packet, Pool, mark_header};
 use heddle_sys::tap::VNET_HDR_LEN;
@@ -131,22 +131,17 @@ pub(super) struct TapTx {
     queue: Arc<TapQueue>,
     /// Takes over when `queue` was detached because the number of queues fell.
     first: Arc<TapQueue>,
-    limit: Arc<TxLimit>,
+    rates: Share,
     datagrams: Datagrams,
     marks: Arc<Marks>,
 }
 
 impl TapTx {
-    pub(super) fn new(
-        queue: Arc<TapQueue>,
-        first: Arc<TapQueue>,
-        limit: Arc<TxLimit>,
-        marks: Arc<Marks>,
-    ) -> Self {
+    pub(super) fn new(queue: Arc<TapQueue>, first: Arc<TapQueue>, rates: Share, marks: Arc<Marks>) -> Self {
         Self {
             queue,
             first,
-            limit,
+            rates,
             datagrams: Datagrams::default(),
             marks,
         }
@@ -264,14 +259,25 @@ impl TapTx {
 
 impl TxQueue for TapTx {
     fn gso_support(&self) -> GsoKinds {
+        // A joined packet would wait as a whole.
+        if self.rates.shapes() {
+            return GsoKinds::default();
+        }
         GsoKinds::ALL
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
-        if self.limit.is_on() {
-            let limit = Arc::clone(&self.limit);
-            return limit.apply(packets, &mut |kept| self.send_all(pool, kept));
+        if self.rates.is_on() {
+            let rates = self.rates.get();
+            return rates.tx(pool, packets, &mut |pool, kept| self.send_all(pool, kept));
         }
         self.send_all(pool, packets)
+    }
+    fn abandon(&mut self) -> u64 {
+        self.rates.close(self.rates.worker())
+    }
+    fn release(&mut self, pool: &mut Pool) -> Released {
+        let (rates, worker) = (self.rates.get(), self.rates.worker());
+        rates.release(worker, pool, &mut |pool, kept| self.send_all(pool, kept))
     }
 }
 

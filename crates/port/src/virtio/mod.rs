@@ -33,7 +33,7 @@ pub(crate) use device::{MIN_MTU, PortDevice};
 pub(crate) use rx::Changed;
 pub(crate) use state::{Backing, DEFAULT_MTU};
 
-use crate::limit::TxLimit;
+use crate::rates::Rates;
 use crate::{PortError, RxQueue, TxQueue};
 use heddle_virtio::device::MAX_QUEUE_PAIRS;
 use lease::Lease;
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     changed: Changed,
     rx: Mutex<Vec<Arc<Lease>>>,
     pub(crate) tx: TxSet,
-    pub(crate) limit: TxLimit,
+    pub(crate) rates: Arc<Rates>,
     state: Mutex<DeviceState>,
 }
 
@@ -66,7 +66,7 @@ impl Shared {
             backing,
             changed,
             rx: Mutex::default(),
-            limit: TxLimit::default(),
+            rates: Arc::default(),
             state: Mutex::new(DeviceState::new(state::random_mac())),
         })
     }

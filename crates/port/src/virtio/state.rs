@@ -270,7 +270,7 @@ impl Shared {
                 sum(&|c| c.full.get()) + shared(&|c| &c.refused),
             ),
             ("ovs_tx_mtu_exceeded_drops", sum(&|c| c.too_long.get())),
-            ("ovs_tx_qos_drops", 0),
+            ("ovs_tx_qos_drops", self.rates.dropped()),
             ("ovs_rx_qos_drops", 0),
             ("ovs_tx_invalid_hwol_drops", sum(&|c| c.invalid.get())),
             ("tx_software_offloads", sum(&|c| c.finished.get())),

@@ -7,8 +7,9 @@
 use super::txset::{Choice, ToGuest, TxCell, TxSet};
 use super::{Shared, spread};
 use crate::gro::GsoKinds;
+use crate::rates::Share;
 use crate::segment;
-use crate::{TxCounts, TxQueue};
+use crate::{Released, TxCounts, TxQueue};
 use arrayvec::ArrayVec;
 use heddle_packet::{BURST, Packet, Pool};
 use heddle_sync::CombiningGuard;
@@ -23,6 +24,7 @@ const ROUNDS: usize = 4;
 pub(super) struct VirtioTx {
     shared: Arc<Shared>,
     worker: usize,
+    rates: Share,
     /// The last turn that was handled; 0: none.
     seen: u32,
     cell: Option<Arc<TxCell>>,
@@ -33,6 +35,7 @@ pub(super) struct VirtioTx {
 impl VirtioTx {
     pub(super) fn new(shared: Arc<Shared>, worker: usize) -> Self {
         Self {
+            rates: Share::new(Arc::clone(&shared.rates), worker),
             shared,
             worker,
             seen: 0,
@@ -56,6 +59,10 @@ impl VirtioTx {
 impl TxQueue for VirtioTx {
     #[inline]
     fn gso_support(&self) -> GsoKinds {
+        // A joined packet would wait as a whole.
+        if self.rates.shapes() {
+            return GsoKinds::default();
+        }
         self.choice.takes.gso_support()
     }
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
@@ -64,11 +71,25 @@ impl TxQueue for VirtioTx {
             counts += self.tx(pool, packets);
             return counts;
         }
-        if self.shared.limit.is_on() {
-            let shared = Arc::clone(&self.shared);
-            return shared.limit.apply(packets, &mut |kept| self.send_all(pool, kept));
+        if self.rates.is_on() {
+            let rates = self.rates.get();
+            return rates.tx(pool, packets, &mut |pool, kept| self.send_all(pool, kept));
         }
         self.send_all(pool, packets)
+    }
+    fn abandon(&mut self) -> u64 {
+        self.rates.close(self.rates.worker())
+    }
+    fn release(&mut self, pool: &mut Pool) -> Released {
+        let mut pending = TxCounts::default();
+        if self.set().turn() != self.seen {
+            pending = self.choose();
+        }
+        let (rates, worker) = (self.rates.get(), self.rates.worker());
+        // Packets of one flow may leave by several workers one after the other: a flow keeps its ring.
+        let mut released = rates.release(worker, pool, &mut |pool, kept| self.by_flow(pool, kept));
+        released.counts += pending;
+        released
     }
 }
 
@@ -91,6 +112,9 @@ impl VirtioTx {
         if cells.is_empty() {
             sum.down = packets.len() as u64;
             return sum;
+        }
+        if let [cell] = &cells[..] {
+            return send(self.set(), cell, pool, packets);
         }
         let place = |p: &Packet| spread::hash(p.head()) as usize % cells.len();
         for (i, cell) in cells.iter().enumerate() {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::tests::FakePort;
 use heddle_packet::{Gso, Wraps};
-use heddle_port::Port;
+use heddle_port::{Port, Released};
 use heddle_virtio::driver::{Arena, Buf, ChainLocation, Driver};
 use heddle_virtio::{DeviceRx, Features, SharedMemory};
 use proptest::prelude::*;
@@ -206,4 +206,72 @@ fn a_gso_packet_of_datagrams_is_as_long_as_one_of_them() {
     assert!(!is_too_long(&train(GsoKind::Tcp4, fits + 1, 30_000), 1514));
     let plain = |len: usize| Packet::from_bytes(&vec![0; len]);
     assert!(!is_too_long(&plain(1514), 1514) && is_too_long(&plain(1515), 1514));
+}
+
+/// A queue in which packets wait until a time.
+struct WaitingQueue {
+    waiting: u64,
+    due: u64,
+}
+
+impl TxQueue for WaitingQueue {
+    fn tx(&mut self, _pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        self.waiting += packets.len() as u64;
+        TxCounts {
+            waits: true,
+            ..TxCounts::default()
+        }
+    }
+    fn release(&mut self, _pool: &mut Pool) -> Released {
+        let mut released = Released::default();
+        // One packet at a time, each ten cycles after the one before; every other one is lost.
+        self.waiting -= 1;
+        self.due += 10;
+        released.next = (self.waiting > 0).then_some(self.due);
+        if self.waiting.is_multiple_of(2) {
+            (released.counts.sent, released.counts.bytes) = (1, 100);
+        } else {
+            released.counts.full = 1;
+        }
+        released
+    }
+}
+
+#[test]
+fn packets_that_wait_are_released_in_time() {
+    let mut table = TxTable::default();
+    let counters: [Arc<PortCounters>; 2] = Default::default();
+    for (no, counters) in (0..).zip(&counters) {
+        let queue = WaitingQueue { waiting: 0, due: 100 };
+        table.insert(
+            no,
+            TxPort::new(Box::new(queue), Arc::default(), Arc::clone(counters)),
+        );
+    }
+    let (mut pool, mut live, drops) = (Pool::new(8), Live::default(), Drops::default());
+    assert!(!table.has_waiting() && table.next_due() == NEVER);
+    for n in [3, 1] {
+        live.burst.extend((0..n).map(|_| Packet::from_bytes(&[0; 100])));
+        send_all(&mut table, &mut pool, &mut live, [(1, 0..n)]);
+    }
+    assert!(table.has_waiting() && table.next_due() == 0);
+    // The first call is at once, the others when they are due.
+    for (now, due) in [(5, 110), (109, 110), (110, 120), (125, 130)] {
+        table.release(now, &mut pool, &drops);
+        assert_eq!(table.next_due(), due);
+    }
+    table.release(1000, &mut pool, &drops);
+    assert!(!table.has_waiting() && table.next_due() == NEVER);
+    let c = &counters[1];
+    assert_eq!(
+        (c.tx_packets.get(), c.tx_bytes.get(), c.tx_dropped.get()),
+        (2, 200, 2)
+    );
+    assert_eq!(counters[0].tx_packets.get(), 0);
+    // A port that goes takes its time with it.
+    live.burst.push(Packet::from_bytes(&[0; 100]));
+    send_all(&mut table, &mut pool, &mut live, [(1, 0..1)]);
+    assert!(table.has_waiting());
+    table.remove(1);
+    assert!(!table.has_waiting());
 }

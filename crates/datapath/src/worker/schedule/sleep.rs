@@ -38,6 +38,9 @@ const POLL_ONLY_MS: i32 = 1;
 const LIGHT_MS: i32 = 20;
 const LIGHT_AFTER: u8 = 4;
 
+/// The worker does not sleep if packets that wait in a queue may leave this soon, microseconds.
+const SOON_US: u64 = 50;
+
 /// The worker's waiting for packets.
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
@@ -107,7 +110,8 @@ impl Worker {
             None => self.schedule.idle.polling.continues(now, max),
             Some(us) => us == 0,
         };
-        if polls {
+        let due = self.resources.tx.next_due().saturating_sub(now);
+        if polls || due < Tsc::from_us(SOON_US) {
             if self.pinned {
                 std::hint::spin_loop();
             } else {
@@ -131,9 +135,9 @@ impl Worker {
                 self.counters.sleeps.add(1);
                 // Packets do not wake the worker from a pause.
                 #[expect(clippy::disallowed_methods, reason = "the user has asked for it")]
-                std::thread::sleep(pause);
+                std::thread::sleep(pause.min(Duration::from_micros(to_us(due))));
             }
-            None => self.sleep(),
+            None => self.sleep(due),
         }
     }
 
@@ -148,7 +152,8 @@ impl Worker {
         idle.awake.is_some()
     }
 
-    fn sleep(&mut self) {
+    /// `due`: cycles until packets that wait in a queue may leave.
+    fn sleep(&mut self, due: u64) {
         let mut work = false;
         // No sleep is longer than [`POLL_ONLY_MS`] while events wait for room in the revalidator's ring,
         // segments wait, or packets wait for a neighbour. Another worker may learn that neighbour.
@@ -168,6 +173,11 @@ impl Worker {
                 LIGHT_MS
             } else {
                 -1
+            };
+            let timeout = if due == u64::MAX {
+                timeout
+            } else {
+                shorter(timeout, due)
             };
             self.counters.sleeps.add(1);
             let asleep = Tsc::now();
@@ -209,6 +219,17 @@ impl Worker {
     }
 }
 
+fn to_us(cycles: u64) -> u64 {
+    cycles / Tsc::from_us(1).max(1)
+}
+
+/// A time-out in milliseconds that ends when packets may leave in `due` cycles. It is a millisecond at least:
+/// a shaper makes up for the time by which its worker is late.
+fn shorter(timeout_ms: i32, due: u64) -> i32 {
+    let ms = i32::try_from(to_us(due) / 1000).unwrap_or(i32::MAX).max(1);
+    if timeout_ms < 0 { ms } else { timeout_ms.min(ms) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -218,6 +239,16 @@ mod tests {
         std::iter::from_fn(|| idle.next_pause(1000))
             .map(|p| p.as_micros())
             .collect()
+    }
+
+    #[test]
+    fn waiting_packets_end_a_sleep() {
+        let in_us = Tsc::from_us;
+        assert_eq!(
+            [(-1, 100), (-1, 7900), (3, 7900), (1, 100)].map(|(t, us)| shorter(t, in_us(us))),
+            [1, 7, 3, 1]
+        );
+        assert_eq!(shorter(-1, u64::MAX - 1), i32::MAX);
     }
 
     #[test]

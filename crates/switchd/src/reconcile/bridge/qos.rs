@@ -18,9 +18,15 @@ impl BridgeReconciler {
             };
             // Pretended devices have no rates in Open vSwitch either.
             if !device.port_type().pretended {
-                iface.qos_refused = device.set_qos(port.qos.as_ref()).err().map(|error| {
-                    let kind = port.qos.as_ref().map_or("", |q| q.kind.as_str());
-                    format!("QoS {kind:?}: {error}")
+                let refused = device
+                    .set_qos(port.qos.as_ref())
+                    .err()
+                    .map(|error| error.to_string());
+                iface.qos_refused = port.qos.as_ref().and_then(|qos| {
+                    let mut faults = qos.faults();
+                    faults.splice(0..0, refused);
+                    let all = format!("QoS {:?}: {}", qos.kind, faults.join("; "));
+                    (!faults.is_empty()).then_some(all)
                 });
             }
             if let Some(refused) = &iface.qos_refused {
