@@ -3,6 +3,7 @@
 
 Each card under test has a cable to another one, of which a namespace has the device: a host at the other end."""
 
+import json
 import os
 import re
 import sys
@@ -42,13 +43,14 @@ class Card(PodLab):
             assert " 0% packet loss" in out, out
 
     def transfer(self):
-        """TCP in both directions; returns Mbit/s."""
+        """TCP in both directions; returns Mbit/s, which say more about the emulation than about the switch."""
         self.run("ip netns exec far iperf3 -s -D -I /run/iperf3.pid; sleep 1")
         rates = []
         for option in ("", "-R"):
-            out = self.run(f"iperf3 -c 10.9.0.2 -t 3 -f m {option}", timeout=60)
-            rates.append(float(re.findall(r"([\d.]+) Mbits/sec.*receiver", out)[-1]))
-        assert min(rates) > 1, rates
+            out = self.run(f"iperf3 -J -c 10.9.0.2 -n 500K {option}", timeout=150)
+            end = json.loads(out)["end"]["sum_received"]
+            assert end["bytes"] > 300_000, end
+            rates.append(end["bits_per_second"] / 1e6)
         return rates
 
 
