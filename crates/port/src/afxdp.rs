@@ -213,9 +213,15 @@ impl AfxdpPort {
                 "it has {there} receive queues, and n_rxq={n} from start-qid={first} on needs more: try ethtool -L"
             )));
         }
+        // The kernel builds packets for this driver in another way, and leaves checksums out (Linux 6.12).
+        let checksums = !self
+            .netdev
+            .link
+            .driver(name)
+            .is_ok_and(|d| d.name == "virtio_net");
         let mut reasons = Vec::new();
         for mode in options.modes() {
-            match open_in(ifindex, mode, options, n) {
+            match open_in(ifindex, mode, options, n, checksums) {
                 Ok((mut device, senders)) => {
                     device.numa = numa_of(name);
                     if let Some(there) = there.filter(|there| *there > n) {
@@ -243,7 +249,13 @@ fn numa_of(name: &str) -> Option<u32> {
 ///
 /// # Errors
 /// One sentence.
-fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device, Vec<Tx>), String> {
+fn open_in(
+    ifindex: u32,
+    mode: Mode,
+    options: Options,
+    n: u32,
+    checksums: bool,
+) -> Result<(Device, Vec<Tx>), String> {
     let mut program = Program::attach(ifindex, mode != Mode::Generic)?;
     let text = |e: std::io::Error| heddle_sys::errno_text(&e);
     let promiscuous = PacketSocket::sender().map_err(text)?;
@@ -256,6 +268,7 @@ fn open_in(ifindex: u32, mode: Mode, options: Options, n: u32) -> Result<(Device
             rx_frames: options.frames.0,
             tx_frames: options.frames.1,
             zero_copy: mode == Mode::ZeroCopy,
+            checksums,
             need_wakeup: options.need_wakeup,
         };
         let (opened, rx, tx) =

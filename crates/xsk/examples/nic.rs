@@ -26,6 +26,7 @@ fn open(name: &str) -> Result<Device, String> {
         rx_frames: 2048,
         tx_frames: 2048,
         zero_copy: false,
+        checksums: true,
         need_wakeup: true,
     };
     let (queue, rx, tx) = Queue::open(config).map_err(text)?;

@@ -31,6 +31,8 @@ pub struct QueueConfig {
     pub tx_frames: u32,
     /// The device reads and writes the frames itself; otherwise the kernel copies.
     pub zero_copy: bool,
+    /// The kernel may fill checksums in where it copies packets.
+    pub checksums: bool,
     /// The kernel reports when it has to be called; otherwise it is called each time.
     pub need_wakeup: bool,
 }
@@ -75,7 +77,7 @@ impl Queue {
         let (received, sent) = (config.rx_frames, config.tx_frames);
         let region = Arc::new(Region::new(received + sent)?);
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-        let metadata = register(fd.as_fd(), &region)?;
+        let metadata = register(fd.as_fd(), &region, config.checksums)?;
         sockopt::set_xdp_umem_fill_ring_size(&fd, received)?;
         sockopt::set_xdp_umem_completion_ring_size(&fd, sent)?;
         sockopt::set_xdp_rx_ring_size(&fd, received)?;
@@ -145,7 +147,7 @@ impl AsFd for Queue {
 }
 
 /// Registers the region with a socket. Returns whether packets may have metadata.
-fn register(fd: BorrowedFd<'_>, region: &Region) -> io::Result<bool> {
+fn register(fd: BorrowedFd<'_>, region: &Region, metadata: bool) -> io::Result<bool> {
     let plain = XdpUmemReg {
         addr: region.address(),
         len: region.len(),
@@ -159,7 +161,7 @@ fn register(fd: BorrowedFd<'_>, region: &Region) -> io::Result<bool> {
         tx_metadata_len: METADATA as u32,
         ..plain
     };
-    if sockopt::set_xdp_umem_reg(fd, with_metadata).is_ok() {
+    if metadata && sockopt::set_xdp_umem_reg(fd, with_metadata).is_ok() {
         return Ok(true);
     }
     sockopt::set_xdp_umem_reg(fd, plain)?;

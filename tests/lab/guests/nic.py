@@ -43,13 +43,13 @@ class Card(PodLab):
             assert " 0% packet loss" in out, out
 
     def transfer(self):
-        """TCP in both directions; returns Mbit/s, which say more about the emulation than about the switch."""
+        """TCP in both directions; returns Mbit/s, mostly the emulation's."""
         self.run("ip netns exec far iperf3 -s -D -I /run/iperf3.pid; sleep 1")
         rates = []
         for option in ("", "-R"):
             out = self.run(f"iperf3 -J -c 10.9.0.2 -n 500K {option}", timeout=150)
             end = json.loads(out)["end"]["sum_received"]
-            assert end["bytes"] > 300_000, end
+            assert end["bytes"] > 100_000, end
             rates.append(end["bits_per_second"] / 1e6)
         return rates
 

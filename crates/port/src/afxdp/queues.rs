@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Bytes of an Ethernet header with a tag: more than the MTU says, as packet sockets allow.
+/// Bytes of an Ethernet header with a tag: beyond the MTU, as packet sockets allow.
 const ETH_AND_TAG: usize = 18;
 
 /// A receive queue.
