@@ -94,7 +94,8 @@ HOSTILE = {
     "a wrong UDP checksum": (in_udp(6081, geneve(), csum=0xdead), CSUM),
     "no time to live": (in_udp(6081, geneve(), ttl=0), TTL),
     "a first fragment": (in_udp(6081, geneve(), frag=0x2000), FRAGMENT),
-    "IP options": (in_udp(6081, geneve(), options=b"\1\1\1\1"), POP),
+    "a source route": (in_udp(6081, geneve(), options=b"\x83\3\4\0"), POP),
+    "IP options beyond their end": (in_udp(6081, geneve(), options=b"\x94\5\0\0"), POP),
     "a key that nobody has": (in_udp(6081, geneve(vni=99)), "drop_action_no_tunnel_port"),
     "VXLAN with flags that nobody knows": (in_udp(4789, vxlan(flags=0x08000001)), POP),
     "VXLAN without a network": (in_udp(4789, vxlan(flags=0)), POP),
@@ -173,6 +174,7 @@ HOSTILE6 = {
 GOOD = {
     "plain": in_udp(6081, geneve()),
     "no UDP checksum": in_udp(6081, geneve(), csum=0),
+    "IP options": in_udp(6081, geneve(), options=b"\x94\4\0\0"),
     "252 bytes of options that nobody asks for": in_udp(6081, geneve(options=option(1, b"a" * 4) * 31 + option(2, b""))),
     "STT": in_stt(STT),
     "STT whose frame was looked at": in_stt(stt_frame(flags=0x05)),
