@@ -292,7 +292,9 @@ fn take(v6: bool, bytes: &mut &[u8]) -> Option<Option<Record>> {
         (record, r.aux_words, usize::from(n) * 4, behind)
     };
     // A record whose sources are cut off is read; no record is behind it.
-    *bytes = behind.get(sources + usize::from(aux_words) * 4..).unwrap_or_default();
+    *bytes = behind
+        .get(sources + usize::from(aux_words) * 4..)
+        .unwrap_or_default();
     Some(record)
 }
 
