@@ -159,7 +159,7 @@ def pods(letters):
 
 @limit(300)
 def scenario_hosts_join_and_leave(lab):
-    """Data goes to the hosts that joined, and to nobody else; to all if nobody joined, unless that is off."""
+    """Data goes to the hosts that joined, and to no others; to all if no host joined, unless that is off."""
     net = Net(lab, pods("abcd"))
     net.data("a", "bcd")
     net.join("b")
@@ -294,7 +294,7 @@ def scenario_vlans(lab):
 
 @limit(300)
 def scenario_silence(lab):
-    """Hosts and routers that say nothing any more are forgotten; a query keeps hosts that still listen."""
+    """Hosts that send no more reports are forgotten; a query keeps hosts that still listen."""
     net = Net(lab, pods("abc"), STRICT, "other_config:mcast-snooping-aging-time=15")
     net.join("b")
     net.join("c")
@@ -387,7 +387,7 @@ def scenario_bad_messages(lab):
 
 @limit(300)
 def scenario_a_storm_of_reports(lab):
-    """A host that joins groups without end loses its own ones; another host's group stays, and the others' pings answer."""
+    """A host that joins groups without end loses its own ones; another host's group stays, and the pings of others are replied to."""
     net = Net(lab, pods("abcd"), STRICT)
     if net.sw.is_reference:
         raise Skip("Open vSwitch forgets the groups of others")

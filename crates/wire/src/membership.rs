@@ -1,10 +1,11 @@
-//! Membership of multicast groups: IGMP 1 to 3 (RFC 1112, RFC 2236, RFC 3376) and MLD 1 and 2 (RFC 2710, RFC
-//! 3810), as a switch reads them on their way (RFC 4541).
+//! Membership of multicast groups, as a switch reads it from messages on their way (RFC 4541).
+//!
+//! The protocols are IGMP 1 to 3 (RFC 1112, RFC 2236, RFC 3376), and MLD 1 and 2 (RFC 2710, RFC 3810).
 //!
 //! **Problem.** Any sender can send such messages. The reader takes nothing from a message whose checksum is
 //! wrong. It reads no more records than the message has, and at most [`MAX_RECORDS`] of them.
 //!
-//! **Deviations from Open vSwitch.** Auxiliary data of a record is counted in 32-bit words, as both RFCs say.
+//! **Deviations from Open vSwitch.** Auxiliary data of a record is counted in 32-bit words (RFC 3376, 4.2.6).
 //! An IGMP record of an unknown type is skipped, and the records behind it are read. A record whose group is
 //! no multicast address is skipped.
 
@@ -64,7 +65,7 @@ const BLOCK_OLD_SOURCES: u8 = 6;
 const ADDRESS_LEN: usize = 16;
 
 views! {
-    /// What IGMP 3 and MLD 2 reports begin with.
+    /// The beginning of IGMP 3 and MLD 2 reports.
     ReportHead {
         /// Type.
         ty: u8,
@@ -141,9 +142,9 @@ pub struct Record {
 /// One message about membership.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
-    /// A router asks for listeners.
+    /// A router queries for listeners.
     Query {
-        /// The router has an address. If not, another switch asks in the place of one (RFC 4541, 2.1.1).
+        /// The router has an address. If not, another switch queries in its place (RFC 4541, 2.1.1).
         has_source: bool,
     },
     /// A listener reports groups.

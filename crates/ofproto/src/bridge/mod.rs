@@ -15,8 +15,7 @@
 //! - frozen pipelines and their ids (`xlate::recirc`): lists and slots that are filled by compare and
 //!   exchange;
 //! - the MAC table: its mutex is tried once; if another thread holds it, the next packet learns the address;
-//! - the table of multicast groups: its mutex is tried once; otherwise the report goes into a queue of bounded
-//!   length;
+//! - the table of multicast groups: its mutex is tried once; otherwise the report goes into a bounded queue;
 //! - neighbours on tunnels' routes, and requests for neighbours: as the MAC table;
 //! - flows to be learned ([`learn`]): `order`, `state` and `tables_in_use` are tried once each. With all
 //!   three, the worker adds the flow, which takes a few tree operations. It records that in the tables' logs

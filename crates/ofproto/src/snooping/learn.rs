@@ -23,7 +23,7 @@ pub(crate) enum MembershipChange {
     Join(Protocol),
     /// A listener leaves the group.
     Leave,
-    /// A router asks for listeners.
+    /// A router queries for listeners.
     Query,
 }
 
@@ -47,13 +47,13 @@ pub(crate) enum Snooped {
 }
 
 /// A listener of a group, or a router.
-pub(super) struct Known {
+pub(super) struct KnownListener {
     pub(super) listener: Listener,
     pub(super) used: Used,
 }
 
 /// A group, or the routers of a VLAN.
-pub(super) struct State {
+pub(super) struct GroupState {
     /// The protocol of the last report; `None` for routers.
     pub(super) protocol: Option<Protocol>,
     /// Last report of any listener.
@@ -61,13 +61,13 @@ pub(super) struct State {
     /// The port that the group counts for.
     owner: u32,
     /// Never empty.
-    pub(super) known: Vec<Known>,
+    pub(super) known: Vec<KnownListener>,
 }
 
 /// The writers' side, behind the table's mutex.
 pub(super) struct Inner {
     pub(super) config: SnoopingConfig,
-    pub(super) states: HashMap<GroupKey, State>,
+    pub(super) states: HashMap<GroupKey, GroupState>,
     /// Listeners by their last report, and routers.
     pub(super) ages: [BTreeMap<Used, (GroupKey, u32)>; 2],
     owners: Owners,
@@ -175,11 +175,11 @@ impl SnoopingTable {
         inner.ages_of(key).insert(used, (key, from.bundle));
         let is_group = !key.is_of_routers();
         let Some(state) = inner.states.get_mut(&key) else {
-            let state = State {
+            let state = GroupState {
                 protocol,
                 used,
                 owner: from.bundle,
-                known: vec![Known { listener: from, used }],
+                known: vec![KnownListener { listener: from, used }],
             };
             inner.states.insert(key, state);
             if is_group {
@@ -206,7 +206,7 @@ impl SnoopingTable {
             }
             return false;
         }
-        state.known.push(Known { listener: from, used });
+        state.known.push(KnownListener { listener: from, used });
         if !is_group {
             coverage::MCAST_LEARNED.count();
         }

@@ -7,8 +7,9 @@
 //! holds one mutex. A worker only tries to take it. If another thread has it, the report goes into a queue of
 //! bounded length, and the next thread with the mutex takes it from there.
 //!
-//! **Ports.** A listener is a row of `Port`, so that a bond is one listener. Its number ([`Listener::bundle`])
-//! is never reused within a bridge. Ports that queries come from are the listeners of [`GroupKey::routers`].
+//! **Ports.** A listener is a row of `Port`, so that a bond is one listener. The number of a listener
+//! ([`Listener::bundle`]) is never reused within a bridge. Ports that queries come from are the listeners of
+//! [`GroupKey::routers`].
 //!
 //! **Generations.** [`SnoopingTable::slot`] of a group moves when its listeners change, not when one of them
 //! reports it again. A translation depends on the slot of its group and on that of the VLAN's routers.

@@ -58,7 +58,7 @@ fn listeners_come_and_go_and_move_the_slot() {
     assert_eq!(learn(&t, key(1, 5), 2, JOIN, 2000), Snooped::Changed(0));
     assert!(
         g.hold(&[before]),
-        "a report that changes nothing leaves cached answers alone"
+        "a report that changes nothing leaves cached translations alone"
     );
     assert_eq!(learn(&t, key(1, 5), 3, JOIN, 2000), Snooped::Changed(0));
     assert_eq!(bundles(&t, key(1, 5)), [2, 3]);
@@ -122,7 +122,7 @@ fn listeners_expire_one_by_one() {
 }
 
 #[test]
-fn a_full_table_forgets_a_group_of_the_port_with_the_most() {
+fn a_full_table_forgets_a_group_of_the_largest_port() {
     let (t, _) = table(10);
     learn(&t, key(1, 0), 1, JOIN, 0);
     learn(&t, key(2, 0), 1, JOIN, 1);

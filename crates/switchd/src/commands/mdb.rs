@@ -10,8 +10,8 @@ use super::{Commands, bridge_named};
 use crate::switch::Switch;
 use heddle_daemon::unixctl::Reply;
 
-/// Schema of Open vSwitch 3.3, whose `mdb/show` prints the protocol. Scripts expect the columns of the version
-/// that is installed, and the database has its schema.
+/// Schema of Open vSwitch 3.3, whose `mdb/show` prints the protocol. Scripts expect the columns of the
+/// installed version, and the database has its schema.
 const PROTOCOL_SINCE: (u32, u32) = (8, 5);
 
 const NO_SNOOPING: &str = "multicast snooping is disabled";

@@ -57,7 +57,7 @@ fn plain_sum(bytes: &[u8]) -> u16 {
     u16::try_from(sum).unwrap()
 }
 
-/// What a frame announces.
+/// The message of a frame.
 #[derive(Debug, PartialEq)]
 enum Seen {
     Query(bool),
@@ -239,7 +239,7 @@ fn messages_of_all_versions_are_read() {
             report(&[("239.1.1.1", Some(Igmp1))]),
             report(&[("239.1.1.2", Some(Igmp2))]),
             report(&[("239.1.1.2", None)]),
-            // A record of an unknown type, and one about an address of a host, say nothing.
+            // A record of an unknown type, and one about an address of a host, are skipped.
             report(&[
                 ("239.1.1.3", Some(Igmp3)),
                 ("239.1.1.4", None),
@@ -259,7 +259,7 @@ fn messages_of_all_versions_are_read() {
 }
 
 #[test]
-fn a_wrong_checksum_or_a_cut_message_says_nothing() {
+fn wrong_checksums_and_cut_messages_are_refused() {
     for frame in seeds() {
         for cut in 0..frame.len() {
             assert_eq!(read(&frame[..cut], false), None, "{frame:02x?} to {cut}");

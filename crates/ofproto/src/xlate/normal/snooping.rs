@@ -4,8 +4,8 @@
 //! Each packet of IGMP and MLD is translated, because each refreshes what was learned. Other multicast is
 //! cached: the translation depends on the listeners of its group and on the routers of its VLAN.
 //!
-//! **Deviations from Open vSwitch.** A packet leaves a port once, also if the port is a listener, a router and
-//! a flood port. Flood ports get only packets of VLANs that they carry.
+//! **Deviations from Open vSwitch.** A packet leaves a port once, also if the port is a listener, a router
+//! and a flood port. Flood ports get only packets of VLANs that they carry.
 
 use super::super::ctx::{Ctx, of_port};
 use super::{InBundle, Tags};

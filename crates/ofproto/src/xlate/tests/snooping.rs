@@ -116,7 +116,7 @@ fn data_goes_to_listeners_only() {
     assert!(!lab.generations.hold(&flooded.deps));
     let cached = lab.translate(&Lab::key(DATA), Purpose::Miss);
     assert_eq!(format_actions(&cached.actions, None), "3");
-    // A report that changes nothing leaves cached answers alone.
+    // A report that changes nothing leaves cached translations alone.
     receive(&lab, 3, &igmp(0, JOIN));
     assert!(lab.generations.hold(&cached.deps));
     receive(&lab, 4, &igmp(0, JOIN));
@@ -141,7 +141,7 @@ fn routers_get_everything_in_their_vlan() {
     assert_eq!(lab.actions(DATA), "5");
     assert_eq!(send(&lab, 3, &igmp(0, JOIN)), "5");
     assert_eq!(lab.actions(DATA), "3,5");
-    // Its own report makes it no listener, and a query makes a listener a router: one copy each.
+    // A router's own report makes it no listener, and a query makes a listener a router: one copy each.
     receive(&lab, 5, &igmp(0, JOIN));
     receive(&lab, 3, &igmp(0, QUERY));
     assert_eq!(lab.actions(DATA), "3,5");
@@ -315,7 +315,7 @@ fn a_bond_is_one_listener() {
     assert_eq!(lab.actions(DATA), "drop");
 }
 
-/// A thousand listeners are one answer, and it is the same at each translation.
+/// A thousand listeners are one translation, which is the same each time.
 #[test]
 fn a_large_group_is_one_translation() {
     let lab = lab_of(&[1000], false);
@@ -413,7 +413,7 @@ fn filled() -> Lab {
 
 /// Any key that agrees under the mask gets the same translation.
 #[test]
-fn a_cached_answer_is_right_for_all_its_packets() {
+fn a_cached_translation_is_right_for_all_its_packets() {
     let lab = filled();
     let keys = keys();
     // The source is learned now, so that the next translation has nothing to learn.
@@ -444,9 +444,9 @@ fn a_cached_answer_is_right_for_all_its_packets() {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(60))]
 
-    /// After a report, a query or a flush, either a dependency fails or the translation is the same as before.
+    /// After a report, a query or a flush, either a dependency fails or the translation is the same.
     #[test]
-    fn cached_answers_follow_the_table(
+    fn cached_translations_follow_the_table(
         steps in proptest::collection::vec((1..5_u32, 0..4_u8, proptest::bool::ANY), 1..12),
     ) {
         let lab = filled();
