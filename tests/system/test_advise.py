@@ -175,7 +175,6 @@ def scenario_settings_without_effect(lab):
     settings = {
         "bridge br0: stp_enable": ("set", "bridge", "br0", "stp_enable=true"),
         "bridge br0: rstp_enable": ("set", "bridge", "br0", "rstp_enable=true"),
-        "bridge br0: mcast_snooping_enable": ("set", "bridge", "br0", "mcast_snooping_enable=true"),
         "bridge br0: sflow": ("--", "--id=@s", "create", "sflow", 'targets="127.0.0.1:6343"', "--", "set", "bridge", "br0", "sflow=@s"),
         "bridge br0: netflow": ("--", "--id=@n", "create", "netflow", 'targets="127.0.0.1:2055"', "--", "set", "bridge", "br0", "netflow=@n"),
         "bridge br0: auto_attach": ("--", "--id=@a", "create", "AutoAttach", "system_name=x", "--", "set", "bridge", "br0", "auto_attach=@a"),

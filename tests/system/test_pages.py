@@ -29,6 +29,7 @@ ELSEWHERE = {
     "differences-flows": None, "features": None, "first-hour": "scripts/smoke",
     "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "memory": None,
     "host-stack": "tests/system/test_host_stack.py", "lab": "tests/lab/run-guests",
+    "multicast": "tests/system/test_multicast.py",
     "measuring": "tests/system/test_measure.py", "measuring-errors": None, "nic": "tests/system/test_nic.py", "node": "tests/system/test_node.py",
     "kernel-conntrack": "tests/system/test_kernel_conntrack.py", "packet-marks": "tests/system/test_marks.py",
     "offload": "tests/system/test_offload.py", "offload-inside": None, "offload-tunnels": None,

@@ -37,6 +37,15 @@ pub(crate) static REV_RECONFIGURE: Counter = Counter::new("rev_reconfigure");
 /// Flows that packets could not learn, because the queue to control threads was full.
 pub(crate) static LEARN_QUEUE_FULL: Counter = Counter::new("learn_queue_full");
 
+/// Groups and router ports that multicast snooping learned.
+pub(crate) static MCAST_LEARNED: Counter = Counter::new("mcast_snooping_learned");
+/// Listeners and router ports that were silent for too long.
+pub(crate) static MCAST_EXPIRED: Counter = Counter::new("mcast_snooping_expired");
+/// Changes of the groups' listeners, after each of which cached entries are checked.
+pub(crate) static REV_MCAST_SNOOPING: Counter = Counter::new("rev_mcast_snooping");
+/// Reports that were not learned, because the queue of a busy table was full.
+pub(crate) static MCAST_QUEUE_FULL: Counter = Counter::new("mcast_snooping_queue_full");
+
 /// All counters by name.
 pub fn all() -> impl Iterator<Item = (&'static str, u64)> {
     [
@@ -47,6 +56,10 @@ pub fn all() -> impl Iterator<Item = (&'static str, u64)> {
         &MAC_STATIC_NONE_MOVE,
         &REV_RECONFIGURE,
         &LEARN_QUEUE_FULL,
+        &MCAST_LEARNED,
+        &MCAST_EXPIRED,
+        &REV_MCAST_SNOOPING,
+        &MCAST_QUEUE_FULL,
     ]
     .into_iter()
     .map(|c| (c.name, c.n.load(Relaxed)))

@@ -1,8 +1,8 @@
 //! Tables, learning, translation, controller connections.
 //!
 //! Two halves meet here. The **control half** (`bridge`, `conn`, `event`, `monitor`, `sampling`) changes
-//! rules and configuration. The **translation half** (`xlate`, `mac`) translates packets that miss the
-//! datapath's caches, on any worker thread. They share only the types of [`model`]: an immutable
+//! rules and configuration. The **translation half** (`xlate`, `mac`, `snooping`) translates packets that
+//! miss the datapath's caches, on any worker thread. They share only the types of [`model`]: an immutable
 //! [`model::Snapshot`], which configuration changes replace as a whole, and concurrent tables of rules with
 //! versions.
 //!
@@ -15,6 +15,7 @@ mod blocking;
 pub mod bond;
 mod bond_port;
 pub mod bridge;
+mod buckets;
 pub mod conn;
 pub mod coverage;
 pub mod dataplane;
@@ -28,6 +29,7 @@ pub mod packet_in;
 mod parts;
 pub mod sampling;
 pub mod shared_map;
+pub mod snooping;
 pub mod stats;
 pub mod trace;
 pub mod tunnels;

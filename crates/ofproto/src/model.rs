@@ -17,6 +17,7 @@ use crate::mac::MacTable;
 use crate::meter::OfMeter;
 use crate::sampling::IpfixConfig;
 use crate::shared_map::SharedMap;
+use crate::snooping::{PortSnooping, SnoopingView};
 use crate::stats::{LazyStats, Stats};
 use crate::tunnels::{Tunnel, TunnelMap};
 use crate::underlay_port::UnderlayPorts;
@@ -212,6 +213,8 @@ pub enum PriorityTags {
 /// One row of the Port table: one interface, or a bond of several.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortBundle {
+    /// Number within the bridge, never reused: a port that is removed and added again is another one.
+    pub id: u32,
     /// Name.
     pub name: String,
     /// VLAN treatment.
@@ -234,6 +237,8 @@ pub struct PortBundle {
     pub ports: Vec<OfPort>,
     /// The bond that the members are, and their LACP.
     pub bond: Option<BondPort>,
+    /// Settings of multicast snooping.
+    pub snooping: PortSnooping,
 }
 
 /// Destination of mirrored packets.
@@ -408,6 +413,8 @@ pub struct BridgeView {
     pub forward_bpdu: bool,
     /// Learned addresses.
     pub mac: Arc<MacTable>,
+    /// Multicast snooping; `None`: it is off.
+    pub snooping: Option<SnoopingView>,
     /// Tables, 0 to 254.
     pub tables: Arc<Vec<Table>>,
     /// Groups; shared by all views of this bridge, as the tables are.

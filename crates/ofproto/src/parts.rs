@@ -278,6 +278,7 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
         flood_vlans,
         forward_bpdu,
         mac,
+        snooping,
         tables,
         groups,
         meters,
@@ -302,6 +303,7 @@ fn same_whole(old: &BridgeView, new: &BridgeView) -> bool {
     mirrors_alike
         && features == &new.features
         && ipfix == &new.ipfix
+        && snooping == &new.snooping
         && (id, name, tlv, flood_vlans) == (&new.id, &new.name, &new.tlv, &new.flood_vlans)
         && (
             forward_bpdu,

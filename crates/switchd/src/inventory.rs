@@ -27,6 +27,8 @@ pub struct Inventory {
     pub bridges: BTreeMap<String, String>,
     /// Interfaces by name.
     pub interfaces: BTreeMap<String, Item>,
+    /// Version of the database's schema: major and minor number.
+    pub schema_version: Option<(u32, u32)>,
     /// Limits of zones are the database's: no command changes them.
     pub zone_limits: bool,
     /// Datapath ports that are no interface's alone, by their names: tunnels share them.

@@ -16,6 +16,7 @@ pub mod eth;
 pub mod icmp;
 pub mod ip;
 pub mod l4;
+pub mod membership;
 pub mod nsh;
 pub mod tunnel;
 

@@ -4,6 +4,7 @@ use crate::bfd_port::BfdPort;
 use crate::bond_port::{BondPort, LacpLink};
 use crate::model::{PriorityTags, VlanMode};
 use crate::sampling::IpfixConfig;
+use crate::snooping::{PortSnooping, SnoopingConfig};
 use crate::tunnels::Tunnel;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath_api::PortNo;
@@ -40,6 +41,8 @@ pub struct BridgeConfig {
     pub mac_aging_s: u64,
     /// Maximum number of learned addresses.
     pub mac_table_size: usize,
+    /// Multicast snooping; `None`: it is off.
+    pub snooping: Option<SnoopingConfig>,
     /// Number of VLAN tags that are looked at (0: all that a key holds).
     pub vlan_limit: usize,
     /// Seconds after which an idle bundle is forgotten (`other_config:bundle-idle-timeout` of the switch).
@@ -65,6 +68,7 @@ impl Default for BridgeConfig {
             forward_bpdu: false,
             mac_aging_s: 300,
             mac_table_size: 8192,
+            snooping: None,
             vlan_limit: 1,
             bundle_idle_s: 10,
             mirrors: Vec::new(),
@@ -126,6 +130,8 @@ pub struct PortBundleConfig {
     pub queue_dscp: Vec<(u32, u8)>,
     /// The bond that the interfaces are, and their LACP.
     pub bond: Option<BondPort>,
+    /// Settings of multicast snooping.
+    pub snooping: PortSnooping,
 }
 
 /// The port, peer or tunnel behind an interface.

@@ -52,6 +52,7 @@ impl Bridge {
         self.do_deferred_work();
         self.purge_rules();
         self.mac.age(now);
+        self.age_snooped(now);
         self.sinks().iter().for_each(|s| s.tick(now));
         let hasty = {
             let mut state = self.state.lock();

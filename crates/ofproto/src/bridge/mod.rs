@@ -15,6 +15,7 @@
 //! - frozen pipelines and their ids (`xlate::recirc`): lists and slots that are filled by compare and
 //!   exchange;
 //! - the MAC table: its mutex is tried once; if another thread holds it, the next packet learns the address;
+//! - the table of multicast groups: its mutex is tried once; otherwise the report goes into a bounded queue;
 //! - neighbours on tunnels' routes, and requests for neighbours: as the MAC table;
 //! - flows to be learned ([`learn`]): `order`, `state` and `tables_in_use` are tried once each. With all
 //!   three, the worker adds the flow, which takes a few tree operations. It records that in the tables' logs
@@ -51,6 +52,7 @@ mod ports;
 mod queues;
 pub(crate) mod refs;
 mod select;
+mod snooping;
 mod stats;
 mod tables;
 mod timeouts;
@@ -218,6 +220,7 @@ pub(crate) struct BridgeState {
     tables: Vec<tables::TableState>,
     interned: interned::Interned,
     mirrored: mirrors::Counters,
+    snooping: snooping::BridgeSnooping,
     /// Controllers that decide about misses by OpenFlow 1.0 to 1.2's rules are connected.
     pub(crate) miss_to_controller: bool,
     pub(crate) frag_flags: u16,
@@ -260,6 +263,7 @@ impl Bridge {
                 tables: (0..N_TABLES).map(|_| tables::TableState::default()).collect(),
                 interned: interned::Interned::default(),
                 mirrored: mirrors::Counters::default(),
+                snooping: snooping::BridgeSnooping::default(),
                 miss_to_controller: false,
                 frag_flags: 0,
                 features: Features::default(),
@@ -331,6 +335,10 @@ impl Bridge {
                 max_entries: new.mac_table_size,
                 idle_s: new.mac_aging_s,
             });
+            if let Some(of) = self.of.upgrade() {
+                state.configure_snooping(&of.pipeline().shared_generations());
+            }
+            let new = &state.config;
             old.has_controllers != new.has_controllers
                 || (!new.has_controllers && old.fail_mode != new.fail_mode)
         };

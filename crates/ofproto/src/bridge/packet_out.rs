@@ -73,7 +73,7 @@ impl Bridge {
             bridge: self.id,
             key: &prepared.injected.key,
             actions: &po.actions,
-            len: prepared.injected.packet.len(),
+            packet: &prepared.injected.packet,
             now_ms: prepared.now_ms,
             version,
         };
@@ -106,8 +106,8 @@ impl Bridge {
             now_ms: self.now_ms(),
         };
         let pipeline = of.pipeline();
-        let (len, now_ms) = (prepared.injected.packet.len(), prepared.now_ms);
-        let outcome = pipeline.resume(&frozen, &key, len, now_ms, &mut prepared.translation);
+        let (packet, now_ms) = (&prepared.injected.packet, prepared.now_ms);
+        let outcome = pipeline.resume(&frozen, &key, packet, now_ms, &mut prepared.translation);
         if outcome.is_none_or(|o| o.error == Some(xlate::XlateError::BridgeNotFound)) {
             return Err(ErrorKind::ResumeStale);
         }

@@ -32,11 +32,22 @@ pub(crate) struct PortViews {
     /// Places of bundles by their names.
     pub(super) places: BTreeMap<String, usize>,
     /// Ports by the name of their bundle, whether that is there or not.
-    members: HashMap<String, BTreeSet<OfPort>>,
+    members: HashMap<String, Members>,
+    /// The last number of a bundle.
+    last_id: u32,
+    /// Numbers of bundles that have lost all their ports, or got others in their place.
+    pub(super) gone: Vec<u32>,
     /// Ports that are patches: where they lead to is decided by other bridges.
     pub(super) patches: BTreeSet<OfPort>,
     stale_ports: BTreeSet<OfPort>,
     stale_bundles: BTreeSet<String>,
+}
+
+/// The ports of a bundle.
+struct Members {
+    /// See [`PortBundle`].
+    id: u32,
+    ports: BTreeSet<OfPort>,
 }
 
 impl PortViews {
@@ -50,22 +61,49 @@ impl PortViews {
     }
     /// Adds a port to a bundle.
     pub(super) fn join(&mut self, no: OfPort, bundle: &str) {
-        self.members.entry(bundle.to_owned()).or_default().insert(no);
+        let last_id = &mut self.last_id;
+        let members = self.members.entry(bundle.to_owned()).or_insert_with(|| {
+            *last_id += 1;
+            Members {
+                id: *last_id,
+                ports: BTreeSet::new(),
+            }
+        });
+        members.ports.insert(no);
         self.touch_bundle(bundle);
     }
     /// Takes a port out of a bundle.
     pub(super) fn leave(&mut self, no: OfPort, bundle: &str) {
         if let Some(members) = self.members.get_mut(bundle) {
-            members.remove(&no);
-            if members.is_empty() {
+            members.ports.remove(&no);
+            if members.ports.is_empty() {
+                self.gone.push(members.id);
                 self.members.remove(bundle);
             }
         }
         self.touch_bundle(bundle);
     }
+    /// Gives a bundle another number if all its ports are among `added`: it is another one then.
+    pub(super) fn renew(&mut self, bundle: &str, added: &BTreeSet<OfPort>) {
+        if let Some(members) = self.members.get_mut(bundle)
+            && members.ports.is_subset(added)
+        {
+            self.last_id += 1;
+            self.gone.push(std::mem::replace(&mut members.id, self.last_id));
+            self.touch_bundle(bundle);
+        }
+    }
+    /// The number of a bundle.
+    pub(super) fn id_of(&self, bundle: &str) -> Option<u32> {
+        self.members.get(bundle).map(|m| m.id)
+    }
 
     fn members(&self, bundle: &str) -> impl Iterator<Item = OfPort> {
-        self.members.get(bundle).into_iter().flatten().copied()
+        self.members
+            .get(bundle)
+            .into_iter()
+            .flat_map(|m| &m.ports)
+            .copied()
     }
 
     /// The place of a bundle. If the bundle gets it only now, the views of its members are stale.
@@ -88,7 +126,7 @@ impl PortViews {
             Some(after) => Some(before + ((after - before) / 2).min(BETWEEN)).filter(|p| *p != before),
         };
         self.stale_ports
-            .extend(self.members.get(name).into_iter().flatten());
+            .extend(self.members.get(name).into_iter().flat_map(|m| &m.ports));
         match place {
             Some(place) => {
                 self.places.insert(name.to_owned(), place);
@@ -126,11 +164,14 @@ impl BridgeState {
     /// Makes stale bundles and ports anew. `ends`: the patch ports of all bridges.
     pub(super) fn build(&mut self, ends: &PatchEnds) {
         let port_views = &mut self.port_views;
-        for name in std::mem::take(&mut port_views.stale_bundles) {
+        let stale_bundles = std::mem::take(&mut port_views.stale_bundles);
+        let is_stale = !stale_bundles.is_empty();
+        for name in stale_bundles {
             match by_name(&self.bundles, &name) {
                 Some(config) => {
                     let place = port_views.place(&name);
-                    let bundle = bundle_view(config, port_views.members(&name).collect());
+                    let id = port_views.id_of(&name).unwrap_or(0);
+                    let bundle = bundle_view(config, id, port_views.members(&name).collect());
                     port_views.bundles.insert(place, Arc::new(bundle));
                 }
                 None => {
@@ -139,9 +180,12 @@ impl BridgeState {
                     }
                     port_views
                         .stale_ports
-                        .extend(port_views.members.get(&name).into_iter().flatten());
+                        .extend(port_views.members.get(&name).into_iter().flat_map(|m| &m.ports));
                 }
             }
+        }
+        if is_stale {
+            self.snooping.follow(port_views);
         }
         for no in std::mem::take(&mut port_views.stale_ports) {
             let port = self.ports.get(&no);

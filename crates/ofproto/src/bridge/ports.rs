@@ -97,7 +97,8 @@ impl Bridge {
         let mut left = Vec::new();
         let mut names = Vec::new();
         let mut unlearned = Vec::new();
-        {
+        let mut added = BTreeSet::new();
+        let gone_bundles = {
             let mut state = self.state.lock();
             state.set_bundles(bundles);
             let BridgeState {
@@ -127,6 +128,7 @@ impl Bridge {
                         events.push(event(PortReason::Add, asleep.clone(), None, None));
                         events.extend(changed(asleep, &new, None));
                         there.insert(no, new);
+                        added.insert(no);
                     }
                 }
             }
@@ -136,6 +138,7 @@ impl Bridge {
                     let stays = numbers.contains(no);
                     if !stays {
                         port_views.leave(*no, &gone.config.bundle);
+                        port_views.renew(&gone.config.bundle, &added);
                         port_views.patches.remove(no);
                         port_views.touch_port(*no);
                         unlearned.extend(self.mac.flush_port(*no));
@@ -146,7 +149,8 @@ impl Bridge {
                     stays
                 });
             }
-        }
+            state.take_gone_bundles()
+        };
         if !unlearned.is_empty()
             && let Some(of) = self.of.upgrade()
         {
@@ -160,6 +164,7 @@ impl Bridge {
             self.mac.flush_port(port);
             self.forget_neighbours(port);
         }
+        self.forget_snooped(&gone_bundles);
         self.forget_neighbours_on(&names);
         self.emit(&events);
     }
@@ -300,6 +305,7 @@ impl Bridge {
             flood_vlans: vlan_set(&config.flood_vlans),
             forward_bpdu: config.forward_bpdu,
             mac: self.mac.clone(),
+            snooping: state.snooping.view(),
             tables: self.tables.clone(),
             groups: self.groups.clone(),
             meters: self.meters.clone(),
@@ -327,8 +333,9 @@ fn vlan_set(ids: &[u16]) -> Option<Arc<VlanSet>> {
     (!ids.is_empty()).then(|| Arc::new(VlanSet::from_ids(ids.iter().copied())))
 }
 
-pub(super) fn bundle_view(b: &PortBundleConfig, ports: Vec<OfPort>) -> PortBundle {
+pub(super) fn bundle_view(b: &PortBundleConfig, id: u32, ports: Vec<OfPort>) -> PortBundle {
     PortBundle {
+        id,
         name: b.name.clone(),
         vlan_mode: b.vlan_mode,
         tag: b.tag,
@@ -344,6 +351,7 @@ pub(super) fn bundle_view(b: &PortBundleConfig, ports: Vec<OfPort>) -> PortBundl
         queue_dscp: b.queue_dscp.clone(),
         ports,
         bond: b.bond.clone(),
+        snooping: b.snooping,
     }
 }
 

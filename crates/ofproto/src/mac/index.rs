@@ -1,14 +1,8 @@
-//! The structure that lookups read: buckets of entries, each bucket replaced as a whole.
-//!
-//! A reader keeps the bucket that it loaded alive, so an entry is never reused under its eyes. The number of
-//! buckets is about half the maximum number of entries. The hash is keyed, so that an attacker cannot fill
-//! one bucket on purpose.
+//! The structure that lookups read ([`Buckets`]).
 
 use super::MacKey;
-use arc_swap::{ArcSwap, ArcSwapOption};
+use crate::buckets::Buckets;
 use heddle_openflow::Port;
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -42,83 +36,35 @@ impl LearnedMac {
     }
 }
 
-type Bucket = Vec<Arc<LearnedMac>>;
-type Buckets = Box<[ArcSwapOption<Bucket>]>;
-
-pub(super) struct Index {
-    buckets: ArcSwap<Buckets>,
-    seed: u64,
-}
-
-fn empty(max_entries: usize) -> Buckets {
-    let n = (max_entries / 2).next_power_of_two().max(16);
-    (0..n).map(|_| ArcSwapOption::empty()).collect()
-}
+pub(super) struct Index(Buckets<LearnedMac>);
 
 impl Index {
     pub(super) fn new(max_entries: usize) -> Self {
-        Self {
-            buckets: ArcSwap::from_pointee(empty(max_entries)),
-            seed: RandomState::new().hash_one(1u8),
-        }
-    }
-
-    fn at(&self, key: MacKey, n: usize) -> usize {
-        // Folded 128-bit product, as in the classifier: all bits of key and seed reach the low bits.
-        let p = u128::from(key.bits() ^ self.seed) * u128::from(self.seed.rotate_left(32) | 1);
-        let h = (p >> 64) ^ p ^ (p >> 32);
-        #[allow(clippy::cast_possible_truncation)] // the low bits are what is wanted; `n` is a power of two
-        let h = h as usize;
-        h & (n - 1)
+        Self(Buckets::new(max_entries))
     }
 
     /// The port of an entry, without counting a reference.
     pub(super) fn port_of(&self, key: MacKey) -> Option<Port> {
-        let buckets = self.buckets.load();
-        let bucket = buckets.get(self.at(key, buckets.len()))?.load();
-        bucket.as_ref()?.iter().find(|e| e.key == key).map(|e| e.port())
+        self.0.read(key.bits(), |e| e.key == key, |e| e.port())
     }
 
     pub(super) fn find(&self, key: MacKey) -> Option<Arc<LearnedMac>> {
-        let buckets = self.buckets.load();
-        let bucket = buckets.get(self.at(key, buckets.len()))?.load();
-        bucket.as_ref()?.iter().find(|e| e.key == key).cloned()
+        self.0.read(key.bits(), |e| e.key == key, Arc::clone)
     }
 
-    /// Adds an entry (the caller holds the mutex and knows that there is none for this key).
+    /// Adds an entry (the caller holds the mutex).
     pub(super) fn insert(&self, entry: Arc<LearnedMac>) {
-        let buckets = self.buckets.load();
-        put(&buckets[self.at(entry.key, buckets.len())], entry);
+        let key = entry.key;
+        self.0.put(key.bits(), |e| e.key == key, entry);
     }
 
     /// Takes an entry out (the caller holds the mutex).
     pub(super) fn remove(&self, key: MacKey) {
-        let buckets = self.buckets.load();
-        let slot = &buckets[self.at(key, buckets.len())];
-        if let Some(old) = slot.load_full() {
-            let kept: Bucket = old.iter().filter(|e| e.key != key).cloned().collect();
-            slot.store((!kept.is_empty()).then(|| Arc::new(kept)));
-        }
+        self.0.remove(key.bits(), |e| e.key == key);
     }
 
     /// Rebuilds for another number of entries (the caller holds the mutex).
     pub(super) fn resize(&self, max_entries: usize) {
-        let old = self.buckets.load_full();
-        let new = empty(max_entries);
-        if new.len() == old.len() {
-            return;
-        }
-        for slot in old.iter() {
-            for e in slot.load().iter().flat_map(|b| b.iter()) {
-                put(&new[self.at(e.key, new.len())], e.clone());
-            }
-        }
-        self.buckets.store(Arc::new(new));
+        self.0.resize(max_entries, |e| e.key.bits());
     }
-}
-
-fn put(slot: &ArcSwapOption<Bucket>, entry: Arc<LearnedMac>) {
-    let mut bucket = slot.load_full().map_or_else(Vec::new, |b| Vec::clone(&b));
-    bucket.push(entry);
-    slot.store(Some(Arc::new(bucket)));
 }

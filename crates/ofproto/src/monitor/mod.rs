@@ -435,7 +435,7 @@ impl Monitor {
             bridge,
             key: &key,
             actions: &actions,
-            len: packet.len(),
+            packet: &packet,
             now_ms,
             version: None,
         };

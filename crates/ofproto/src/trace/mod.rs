@@ -22,6 +22,7 @@ use heddle_flow::text::{DEFAULT_PRIORITY, PortNumbers};
 use heddle_flow::{FlowKey, Match};
 use heddle_openflow::text::parse_actions;
 use heddle_openflow::{Action, Version};
+use heddle_packet::Packet;
 use heddle_sync::ReadGuard;
 
 /// The datapath's names and numbers that a trace needs.
@@ -141,6 +142,7 @@ fn one(
     report.names = request.names;
     let mut translation = Translation::default();
     let reading = ReadGuard::begin();
+    let packet = request.packet.as_deref().map(Packet::from_bytes);
     let input = Input {
         pipeline,
         snapshot,
@@ -149,7 +151,7 @@ fn one(
         bridge,
         in_port: request.key.in_port,
         from: None,
-        packet_len: request.packet.as_ref().map(Vec::len),
+        packet: packet.as_ref(),
         learn: request.packet.is_some(),
         now_ms: env.now_ms,
         start,

@@ -15,8 +15,8 @@ impl Ctx<'_> {
     pub(super) fn check_this_packet(&mut self, c: &CheckPktLarger) {
         let longer = self
             .input
-            .packet_len
-            .is_some_and(|len| len > usize::from(c.pkt_len));
+            .packet
+            .is_some_and(|p| p.len() > usize::from(c.pkt_len));
         c.dst.set(&mut self.flow, FieldValue::from_u64(longer.into()));
         self.out.slow();
     }

@@ -5,6 +5,7 @@ use super::recirc::Frozen;
 use crate::model::{BridgeView, Snapshot};
 use heddle_flow::FlowKey;
 use heddle_openflow::{Action, Port};
+use heddle_packet::Packet;
 use heddle_sync::ReadGuard;
 
 /// Input of one translation.
@@ -24,8 +25,8 @@ pub(crate) struct Input<'a> {
     pub(crate) in_port: u32,
     /// The bridge and port where the packet came in: the translation depends on them already.
     pub(crate) from: Option<(u64, Port)>,
-    /// The packet's length, bytes. `None`: there is no packet, so anomalies are not logged.
-    pub(crate) packet_len: Option<usize>,
+    /// The packet. `None`: there is only a key, so anomalies are not logged.
+    pub(crate) packet: Option<&'a Packet>,
     /// Addresses and flows are learned.
     pub(crate) learn: bool,
     /// Coarse clock, ms.
@@ -53,7 +54,7 @@ pub(crate) enum Start<'a> {
 
 impl Input<'_> {
     pub(super) fn has_packet(&self) -> bool {
-        self.packet_len.is_some()
+        self.packet.is_some()
     }
     /// Whether a controller sends the packet, with actions of its own.
     pub(super) fn is_packet_out(&self) -> bool {

@@ -184,7 +184,7 @@ impl Pipeline {
             bridge: snapshot.bridges.get(&out.bridge)?,
             in_port: out.key.in_port,
             from: None,
-            packet_len: Some(out.len),
+            packet: Some(out.packet),
             learn: true,
             now_ms: out.now_ms,
             start,
@@ -277,7 +277,7 @@ impl Pipeline {
                 bridge,
                 in_port,
                 from,
-                packet_len: request.packet.map(heddle_packet::Packet::len),
+                packet: request.packet,
                 learn: request.purpose == Purpose::Miss,
                 now_ms: request.now_ms,
                 start,
@@ -289,7 +289,7 @@ impl Pipeline {
                 error,
                 Some(XlateError::RecursionTooDeep | XlateError::TooManyResubmits)
             );
-            if in_circles && input.packet_len.is_some() {
+            if in_circles && input.packet.is_some() {
                 log::FAILED.log_to("ofproto_dpif_upcall", ::log::Level::Warn, input.now_ms, || {
                     explain::explain(&input)
                 });

@@ -8,6 +8,7 @@ use super::run::{Outcome, PacketOut};
 use heddle_datapath_api::Translation;
 use heddle_flow::FlowKey;
 use heddle_openflow::message::{Continuation, ContinuationStep};
+use heddle_packet::Packet;
 
 /// A frozen pipeline as a controller keeps it, without the input port.
 pub(crate) fn continuation_of(frozen: &Frozen) -> Continuation {
@@ -90,7 +91,7 @@ impl Pipeline {
         &self,
         frozen: &Frozen,
         key: &FlowKey,
-        len: usize,
+        packet: &Packet,
         now_ms: u64,
         out: &mut Translation,
     ) -> Option<Outcome> {
@@ -98,7 +99,7 @@ impl Pipeline {
             bridge: frozen.bridge,
             key,
             actions: &[],
-            len,
+            packet,
             now_ms,
             version: None,
         };

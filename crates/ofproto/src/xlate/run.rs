@@ -15,6 +15,7 @@ use crate::tunnels::is_tunnelled;
 use heddle_datapath_api::{Action as DpAction, Dep, DropReason, Translation};
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_openflow::{Action, Port};
+use heddle_packet::Packet;
 use smallvec::SmallVec;
 
 /// Maximum number of attempts at a translation.
@@ -28,8 +29,8 @@ pub struct PacketOut<'a> {
     pub key: &'a FlowKey,
     /// Actions to run on the packet.
     pub actions: &'a [Action],
-    /// The packet's length.
-    pub len: usize,
+    /// The packet.
+    pub packet: &'a Packet,
     /// Coarse clock, ms.
     pub now_ms: u64,
     /// The version of the bridge's rules to look at; `None`: the current one.

@@ -67,6 +67,13 @@ impl Schema {
         parse::schema(json)
     }
 
+    /// The first two numbers of the version.
+    pub fn major_minor(&self) -> Option<(u32, u32)> {
+        let mut numbers = self.version.split('.');
+        let mut next = || numbers.next()?.parse().ok();
+        Some((next()?, next()?))
+    }
+
     /// The column's schema, or `None` without such a table or column.
     pub fn column(&self, table: &str, column: &str) -> Option<&ColumnSchema> {
         self.tables.get(table)?.columns.get(column)

@@ -21,6 +21,7 @@ fn a_usual_schema() {
     }}))
     .unwrap();
     assert_eq!(schema.version, "8.3.1");
+    assert_eq!(schema.major_minor(), Some((8, 3)));
     assert!(schema.tables.contains_key("Port") && !schema.tables.contains_key("Bridge"));
     assert!(schema.column("Port", "tag").is_some() && schema.column("Port", "no").is_none());
     assert!(schema.tables["Port"].is_root);

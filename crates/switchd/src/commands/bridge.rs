@@ -26,8 +26,6 @@ const HIDDEN: [(&str, Option<Unmatched>, &str); 4] = [
     ("priority=0,reg0=0x3", Some(Unmatched::Fragment), "drop"),
 ];
 
-const NO_SNOOPING: &str = "multicast snooping is disabled";
-
 pub(super) fn register(c: &Commands<'_>) {
     c.add("ofproto/list", "", (0, 0), |s, _| {
         Ok(s.ofproto
@@ -53,18 +51,6 @@ pub(super) fn register(c: &Commands<'_>) {
         };
         bridges.iter().for_each(|b| b.reconnect_controllers());
         Ok(String::new())
-    });
-    // The switch has no multicast snooping: there are no groups to show or to flush.
-    c.add("mdb/show", "bridge", (1, 1), |s, args| {
-        bridge_named(s, args.first().copied().unwrap_or_default(), "no such bridge")?;
-        Err(NO_SNOOPING.into())
-    });
-    c.add("mdb/flush", "[bridge]", (0, 1), |s, args| match args.first() {
-        Some(name) => {
-            bridge_named(s, name, "no such bridge")?;
-            Err(NO_SNOOPING.into())
-        }
-        None => Ok("table successfully flushed".into()),
     });
 }
 

@@ -15,7 +15,7 @@ use crate::reconcile::{mac_text, parse_mac};
 use crate::switch::Switch;
 use heddle_daemon::unixctl::{JsonReply, Reply};
 
-const NO_BRIDGE: &str = "no such bridge";
+pub(super) const NO_BRIDGE: &str = "no such bridge";
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("fdb/show", "[bridge...]", (0, usize::MAX), show);
@@ -41,7 +41,7 @@ fn some_bridges(switch: &Switch, args: &[&str]) -> Result<Vec<Arc<Bridge>>, Stri
     }
 }
 
-fn port_name(no: OfPort) -> String {
+pub(super) fn port_name(no: OfPort) -> String {
     reserved_port_name(port_text(no)).map_or_else(|| no.0.to_string(), str::to_owned)
 }
 

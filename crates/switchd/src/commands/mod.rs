@@ -15,6 +15,7 @@ mod fdb;
 mod flows;
 mod ipf;
 mod kernel_conntrack;
+mod mdb;
 mod memory;
 mod neigh;
 mod offload;
@@ -52,6 +53,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     dpctl_change::register(&commands);
     dpif::register(&commands);
     fdb::register(&commands);
+    mdb::register(&commands);
     ipf::register(&commands);
     kernel_conntrack::register(&commands);
     neigh::register(&commands);

@@ -50,6 +50,8 @@ pub(super) struct Reconciler {
     warnings: Rounds,
     /// `next_cfg` of the configuration that is in force.
     applied: Option<i64>,
+    /// Version of the database's schema.
+    schema_version: Option<(u32, u32)>,
 }
 
 /// The work that is due.
@@ -83,6 +85,7 @@ impl Reconciler {
             logged_sleep: None,
             warnings: Rounds::default(),
             applied: None,
+            schema_version: None,
         }
     }
 
@@ -168,6 +171,7 @@ impl Reconciler {
     /// Applies the database's configuration to the switch.
     fn reconfigure(&mut self, db: &Db) {
         heddle_daemon::coverage::coverage!("bridge_reconfigure");
+        self.schema_version = db.schema().and_then(|s| s.major_minor());
         let desired = Desired::read(db);
         self.configure_switch(&desired);
         let Desired {
@@ -417,6 +421,7 @@ impl Reconciler {
         let mut inventory = Inventory {
             shared: self.tunnels.items(),
             underlay: self.underlay.states(),
+            schema_version: self.schema_version,
             zone_limits: self.zones.has_limits(),
             ..Inventory::default()
         };

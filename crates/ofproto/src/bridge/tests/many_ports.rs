@@ -2,7 +2,7 @@
 
 use super::super::{PortBundleConfig, PortConfig, PortTarget};
 use super::{Lab, lab, secure};
-use crate::model::{PortView, Snapshot};
+use crate::model::{PortBundle, PortView, Snapshot};
 use heddle_datapath_api::PortNo;
 use heddle_openflow::Port as OfPort;
 use proptest::prelude::*;
@@ -107,15 +107,27 @@ proptest! {
             l.bridge.set_ports(bundles.collect(), ports.collect());
             l.of.pipeline().snapshot()
         };
+        // The number of a bundle is its history: a bundle keeps it as long as it keeps one of its ports.
+        let bare = |b: &Arc<PortBundle>| PortBundle { id: 0, ..PortBundle::clone(b) };
+        let mut before: Vec<Arc<PortBundle>> = Vec::new();
         for step in &steps {
             let mended = configure(&l, step);
             let fresh = configure(&lab(secure()), step);
             let (mended, fresh) = (mended.bridges.get(&1).unwrap(), fresh.bridges.get(&1).unwrap());
-            prop_assert!(mended.bundles.values().eq(fresh.bundles.values()));
+            prop_assert!(mended.bundles.values().map(bare).eq(fresh.bundles.values().map(bare)));
+            let now: Vec<Arc<PortBundle>> = mended.bundles.values().cloned().collect();
+            let numbers: BTreeSet<u32> = now.iter().map(|b| b.id).collect();
+            prop_assert_eq!(numbers.len(), now.len());
+            for (b, old) in now.iter().flat_map(|b| before.iter().map(move |old| (b, old))) {
+                let keeps = b.name == old.name && b.ports.iter().any(|no| old.ports.contains(no));
+                prop_assert!(!keeps || b.id == old.id);
+                prop_assert!(b.name == old.name || b.id != old.id);
+            }
+            before = now;
             prop_assert_eq!(mended.ports.iter().count(), fresh.ports.iter().count());
             for (a, b) in mended.ports.values().zip(fresh.ports.values()) {
                 prop_assert_eq!((a.no, &a.binding, a.up), (b.no, &b.binding, b.up));
-                prop_assert_eq!(mended.bundles.get(&a.bundle), fresh.bundles.get(&b.bundle));
+                prop_assert_eq!(mended.bundles.get(&a.bundle).map(bare), fresh.bundles.get(&b.bundle).map(bare));
             }
         }
         let inputs = |w: &Snapshot| w.by_dp_port.iter().map(|(dp, at)| (dp, *at)).collect::<Vec<_>>();

@@ -6,6 +6,7 @@
 mod bond;
 mod input;
 mod learn;
+mod snooping;
 mod xvlan;
 
 use super::ctx::Ctx;
@@ -93,7 +94,10 @@ impl Ctx<'_> {
         }
         let gratuitous = self.is_gratuitous_arp();
         self.learn_source(&from, vlan, gratuitous);
-        self.forward(&from, &vlans)
+        match self.snooping() {
+            Some(snooping) => self.forward_multicast(snooping, &from, &vlans),
+            None => self.forward(&from, &vlans),
+        }
     }
 
     fn forward(&mut self, from: &InBundle<'_>, vlans: &Tags) -> Option<()> {

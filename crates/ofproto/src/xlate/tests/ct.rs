@@ -7,6 +7,7 @@ use heddle_datapath_api::{Action as Odp, DropReason, PortNo, Purpose, Translatio
 use heddle_flow::FlowKey;
 use heddle_openflow::text::parse_actions;
 use heddle_openflow::{Action, Port};
+use heddle_packet::Packet;
 
 const TCP: &str = "in_port=1,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,nw_ttl=64,tcp_src=1,tcp_dst=80";
 
@@ -225,7 +226,7 @@ fn what_controllers_send_is_looked_up_again() {
         bridge: 0,
         key: &key,
         actions: &[resubmit(0)],
-        len: 60,
+        packet: &Packet::from_bytes(&[0; 60]),
         now_ms: 0,
         version: None,
     };

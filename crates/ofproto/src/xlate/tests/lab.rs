@@ -5,6 +5,7 @@ use crate::group::Group;
 use crate::mac::MacTable;
 use crate::meter::OfMeter;
 use crate::model::{Binding, BridgeView, Mirror, N_TABLES, PortBundle, PortView, Rule, Snapshot, Table};
+use crate::snooping::SnoopingView;
 use crate::stats::Stats;
 use crate::trace::{TraceEnv, Traced, trace};
 use crate::tunnels::{Tunnel, TunnelMap};
@@ -30,6 +31,7 @@ pub(crate) struct LabBridge {
     pub(crate) down: HashSet<Port>,
     pub(crate) bfd_ports: HashMap<Port, crate::bfd_port::BfdPort>,
     pub(crate) mac: Arc<MacTable>,
+    pub(crate) snooping: Option<SnoopingView>,
     pub(crate) tables: Arc<Vec<Table>>,
     version: Arc<AtomicU64>,
     pub(crate) miss_to_controller: bool,
@@ -97,6 +99,7 @@ impl Lab {
             down: HashSet::new(),
             bfd_ports: HashMap::new(),
             mac: Arc::new(MacTable::new(i as u64, generations.clone())),
+            snooping: None,
             tables: Arc::new(
                 (0..N_TABLES)
                     .map(|t| Table::new(i as u64, u8::try_from(t).unwrap()))
@@ -169,6 +172,7 @@ impl Lab {
                 flood_vlans: b.flood_vlans.clone(),
                 forward_bpdu: false,
                 mac: b.mac.clone(),
+                snooping: b.snooping.clone(),
                 tables: b.tables.clone(),
                 groups: b.groups.clone(),
                 meters: b.meters.clone(),

@@ -13,5 +13,6 @@ mod peer;
 mod pipeline;
 mod props;
 mod snoop;
+mod snooping;
 mod underlay;
 mod without_features;

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use heddle_ofproto::Ofproto;
 use heddle_ofproto::bridge::{Bridge, BridgeConfig, PortBundleConfig, PortConfig, TableConfig};
 use heddle_ofproto::conn::{Controllers, Listener, Manager};
+use heddle_ofproto::snooping::PortSnooping;
 use heddle_openflow::Port as OfPort;
 use heddle_stream::Passive;
 
@@ -191,19 +192,21 @@ impl BridgeReconciler {
         // Addresses learned in VLANs that a port has left would misforward packets.
         let before = std::mem::replace(&mut self.pushed, now);
         let before = before.iter().flat_map(|(bundles, _)| bundles);
-        // A bond is of no account: its members carry the same VLANs.
+        // A bond is of no account: its members carry the same VLANs. Nor are settings of multicast snooping.
         let bare = |b: &PortBundleConfig| PortBundleConfig {
             bond: None,
+            snooping: PortSnooping::default(),
             ..b.clone()
         };
         let changed = before.filter(|old| {
             let row = self.row.ports.get(&old.name);
-            row.is_some_and(|p| p.bundle != bare(old))
+            row.is_some_and(|p| bare(&p.bundle) != bare(old))
         });
         for old in changed {
             for iface in self.ifaces.values().filter(|i| i.port == old.name) {
                 self.bridge.mac.flush_port(iface.no);
             }
+            self.bridge.flush_snooped(&old.name);
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use heddle_flow::field::{FieldId, Subfield};
 use heddle_ofproto::bridge::{BridgeConfig, FailMode, MAX_TRACKED, MirrorConfig, PrefixField, TableConfig};
 use heddle_ofproto::sampling::IpfixConfig;
+use heddle_ofproto::snooping::SnoopingConfig;
 use heddle_openflow::Version;
 use heddle_ovsdb::{Db, Row, Uuid};
 
@@ -26,6 +27,8 @@ pub(in crate::reconcile) struct BridgeRow {
     pub(in crate::reconcile) versions: Vec<Version>,
     pub(in crate::reconcile) flood_vlans: Vec<u16>,
     pub(in crate::reconcile) other_config: Smap,
+    /// `mcast_snooping_enable`.
+    pub(in crate::reconcile) snoops_multicast: bool,
     pub(in crate::reconcile) tables: BTreeMap<u8, TableConfig>,
     /// Ports that mirrors send to: their addresses are not the bridge's.
     pub(in crate::reconcile) mirror_outputs: BTreeSet<Uuid>,
@@ -72,6 +75,7 @@ impl BridgeRow {
             versions: versions(value(row.strs("protocols"))),
             flood_vlans: vlans(&value(row.ints("flood_vlans"))),
             other_config: Smap(value(row.map_str("other_config"))),
+            snoops_multicast: value(row.bool("mcast_snooping_enable")),
             tables: tables(db, row, &name),
             mirror_outputs: mirrors
                 .iter()
@@ -122,6 +126,27 @@ impl BridgeRow {
         ports.find_map(|p| Some((p, p.interfaces.iter().find(|i| i.name == name)?)))
     }
 
+    /// A number of `other_config`, with which 0 stands for the default.
+    fn number_or(&self, key: &str, default: u64) -> u64 {
+        match self.other_config.number(key, 0) {
+            0 => default,
+            n => n,
+        }
+    }
+
+    /// The settings of multicast snooping.
+    fn snooping(&self) -> SnoopingConfig {
+        let defaults = SnoopingConfig::default();
+        let size = self.number_or("mcast-snooping-table-size", defaults.max_groups as u64);
+        SnoopingConfig {
+            max_groups: usize::try_from(size).unwrap_or(usize::MAX),
+            idle_s: self.number_or("mcast-snooping-aging-time", defaults.idle_s),
+            flood_unregistered: !self
+                .other_config
+                .bool("mcast-snooping-disable-flood-unregistered", false),
+        }
+    }
+
     /// The configuration for OpenFlow. `vlan_limit` and `bundle_idle_s` are the whole switch's.
     pub(in crate::reconcile) fn config(
         &self,
@@ -130,10 +155,7 @@ impl BridgeRow {
         bundle_idle_s: u64,
     ) -> BridgeConfig {
         let defaults = BridgeConfig::default();
-        let number = |key, default| match self.other_config.number(key, 0) {
-            0 => default,
-            n => n,
-        };
+        let number = |key, default| self.number_or(key, default);
         BridgeConfig {
             datapath_id,
             fail_mode: self.fail_mode,
@@ -148,6 +170,7 @@ impl BridgeRow {
             mac_aging_s: number("mac-aging-time", defaults.mac_aging_s),
             mac_table_size: usize::try_from(number("mac-table-size", defaults.mac_table_size as u64))
                 .unwrap_or(usize::MAX),
+            snooping: self.snoops_multicast.then(|| self.snooping()),
             vlan_limit,
             bundle_idle_s,
             mirrors: self.mirrors.clone(),

@@ -4,6 +4,7 @@ use heddle_datapath_api::{MeterAction, MeterBand, MeterConfig};
 use heddle_ofproto::bond::BondConfig;
 use heddle_ofproto::bridge::PortBundleConfig;
 use heddle_ofproto::model::{PriorityTags, VlanMode};
+use heddle_ofproto::snooping::PortSnooping;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::{Db, Row, Uuid};
 use heddle_port::QosConfig;
@@ -151,6 +152,10 @@ fn bundle(row: &Row, name: &str) -> PortBundleConfig {
         protected: value(row.bool("protected")),
         queue_dscp: Vec::new(),
         bond: None,
+        snooping: PortSnooping {
+            flood: other_config.bool("mcast-snooping-flood", false),
+            flood_reports: other_config.bool("mcast-snooping-flood-reports", false),
+        },
     }
 }
 

@@ -57,7 +57,6 @@ const SETTINGS: &[Setting] = &[
     ("Open_vSwitch", OTHER, Condition::KeyNot("tx-flush-interval", "0"), Level::Info, "each burst is sent at once"),
     ("Bridge", "stp_enable", Condition::Column, Level::Warn, LOOP),
     ("Bridge", "rstp_enable", Condition::Column, Level::Warn, LOOP),
-    ("Bridge", "mcast_snooping_enable", Condition::Column, Level::Warn, "multicast is flooded"),
     ("Bridge", "netflow", Condition::Any, Level::Warn, "no NetFlow records are sent; use ipfix"),
     ("Bridge", "sflow", Condition::Any, Level::Warn, "no sFlow samples are sent; use ipfix"),
     ("Bridge", "auto_attach", Condition::Any, Level::Warn, "no mappings are requested"),
