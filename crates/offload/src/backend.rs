@@ -100,6 +100,8 @@ pub trait Backend: Send {
     fn left_ports(&self) -> Vec<(String, String)> {
         Vec::new()
     }
+    /// Removes the devices that were made for this process, which is about to end. Flows stay.
+    fn remove_devices(&mut self) {}
     /// Takes everything out and lets go of all ports.
     fn shutdown(&mut self) {}
 }

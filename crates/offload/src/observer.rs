@@ -239,6 +239,11 @@ impl Offload {
     pub fn drop_adopted(&self) {
         self.0.lock().backend.drop_adopted();
     }
+    /// Removes the devices that the back end has made for this process, all at once. Otherwise the kernel
+    /// removes them one by one when the process ends, which takes long.
+    pub fn remove_devices(&self) {
+        self.0.lock().backend.remove_devices();
+    }
     /// Ends the back end's work for good: all packets go up, or take the path that they had without it.
     pub fn shutdown(&self) {
         let inner = &mut *self.0.lock();

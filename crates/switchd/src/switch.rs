@@ -338,6 +338,9 @@ impl Switch {
         for device in devices.filter(|d| cleanup && d.port_type().persists) {
             device.forget();
         }
+        if let Some(offload) = &*self.offload.read() {
+            offload.remove_devices();
+        }
         self.datapath.shutdown();
         if !heddle_sys::aside::wait_closed(CLOSING) {
             log::warn!(target: "vswitchd", "the kernel is slow to close devices");

@@ -6,8 +6,8 @@
 
 use crate::netlink::Requests;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP, Nla};
-use netlink_packet_route::RouteNetlinkMessage::{self, GetLink, NewLink, SetLink};
-use netlink_packet_route::link::{InfoData, InfoTun, LinkAttribute, LinkInfo, LinkMessage};
+use netlink_packet_route::RouteNetlinkMessage::{self, DelLink, GetLink, NewLink, SetLink};
+use netlink_packet_route::link::{InfoData, InfoTun, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -87,6 +87,33 @@ impl TapLinks {
         request.header.index = ifindex;
         request.attributes.push(LinkAttribute::IfAlias(alias.into()));
         self.ask(SetLink(request), NLM_F_ACK).map(drop)
+    }
+
+    /// Brings a device up, as one of a group of devices ([`TapLinks::remove_group`]).
+    ///
+    /// # Errors
+    /// `ENODEV`, or the driver's error.
+    pub fn bring_up(&self, ifindex: u32, group: u32) -> io::Result<()> {
+        let mut request = LinkMessage::default();
+        request.header.index = ifindex;
+        request.header.flags = LinkFlags::Up;
+        request.header.change_mask = LinkFlags::Up;
+        request.attributes.push(LinkAttribute::Group(group));
+        self.ask(SetLink(request), NLM_F_ACK).map(drop)
+    }
+
+    /// Removes all devices of a group at once; a group without devices is no error. Removed one by one, each
+    /// device takes tens of milliseconds, because the kernel waits for its readers (RCU) each time.
+    ///
+    /// # Errors
+    /// The kernel's error; `EOPNOTSUPP` if one of the devices cannot be removed by a request.
+    pub fn remove_group(&self, group: u32) -> io::Result<()> {
+        let mut request = LinkMessage::default();
+        request.attributes.push(LinkAttribute::Group(group));
+        match self.ask(DelLink(request), NLM_F_ACK) {
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+            done => done.map(drop),
+        }
     }
 
     /// The devices in the reply to a request.
@@ -210,6 +237,35 @@ mod tests {
         expected.tap = None;
         assert_eq!(parsed(message(InfoKind::Tun, libc::IFF_TUN)), expected);
         assert_eq!(parsed(message(InfoKind::Dummy, libc::IFF_TAP)), expected);
+    }
+
+    /// In the test's own network namespace.
+    #[test]
+    fn a_group_of_devices_goes_at_once() {
+        let done = std::thread::spawn(|| {
+            #[expect(
+                deprecated,
+                reason = "its successor is unsafe; nothing that processes share is unshared here"
+            )]
+            if rustix::thread::unshare(rustix::thread::UnshareFlags::NEWNET).is_err() {
+                return; // not root
+            }
+            let links = TapLinks::new(None).unwrap();
+            let open = |name: &str| crate::TapOpen::new(name).open().unwrap();
+            let taps = ["g0", "g1", "other"].map(open);
+            for (name, group) in [("g0", 77), ("g1", 77), ("other", 78)] {
+                let index = links.named(name).unwrap().unwrap().ifindex;
+                links.bring_up(index, group).unwrap();
+                assert!(crate::LinkCtl::new().unwrap().flags(name).unwrap().up);
+            }
+            links.remove_group(77).unwrap();
+            let left: Vec<String> = links.all().unwrap().into_iter().map(|l| l.name).collect();
+            assert_eq!(left.iter().filter(|n| n.starts_with('g')).count(), 0, "{left:?}");
+            assert!(left.contains(&"other".to_owned()), "{left:?}");
+            links.remove_group(77).unwrap();
+            drop(taps);
+        });
+        done.join().unwrap();
     }
 
     #[test]

@@ -80,6 +80,8 @@ pub(super) struct Adopted {
 
 pub(super) struct State {
     pub(super) loaded: Loaded,
+    /// Group of the miss devices.
+    pub(super) group: u32,
     pub(super) ways: HashMap<u32, Way>,
     pub(super) diverted: HashMap<u32, Diverted>,
     /// Devices that were diverted, or let go, since ports were set last.
@@ -138,9 +140,10 @@ pub(super) fn refused(error: &MapError) -> Why {
 }
 
 impl State {
-    pub(super) fn new(loaded: Loaded) -> Self {
+    pub(super) fn new(loaded: Loaded, group: u32) -> Self {
         Self {
             loaded,
+            group,
             ways: HashMap::new(),
             diverted: HashMap::new(),
             fresh: Vec::new(),

@@ -51,13 +51,16 @@ impl Ebpf {
     /// # Errors
     /// One line with the reason why this kernel, or this user, cannot load it.
     pub fn start(owner: u64) -> Result<Self, String> {
+        // An earlier process that was killed may still be closing them.
+        let group = ports::group_of(owner);
+        ports::remove_miss_devices(group);
         let found = load::find(owner)?;
         let adopt = found.is_some();
         let loaded = match found {
             Some(loaded) => loaded,
             None => load::load(owner)?,
         };
-        let mut state = flows::State::new(loaded);
+        let mut state = flows::State::new(loaded, group);
         if adopt {
             state.adopt();
         }
@@ -134,6 +137,9 @@ impl Backend for Ebpf {
     }
     fn left_ports(&self) -> Vec<(String, String)> {
         self.0.lock().others.all()
+    }
+    fn remove_devices(&mut self) {
+        ports::remove_miss_devices(self.0.lock().group);
     }
     fn shutdown(&mut self) {
         self.0.lock().shutdown();

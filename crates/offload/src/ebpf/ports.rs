@@ -5,6 +5,10 @@
 //! checksums unchanged. One tap per port shows the port without a byte in the packet. It has its own queue,
 //! so the misses of one port take no room of another's. The port's own receive queue reads it.
 //!
+//! The miss devices of a switch are one group of devices ([`group_of`]). They are removed together when the
+//! process ends, and if it was killed, when the next one starts. Otherwise the kernel removes each when it is
+//! closed, and waits for its readers (RCU) each time. The next process would wait for the ports.
+//!
 //! An *internal port* is the other way round: packets that the host's stack sends leave by its tap device. So
 //! the program is at that device's egress, and packets that it does not forward continue to the switch.
 
@@ -12,7 +16,7 @@ use super::flows::{Diverted, State, Way};
 use super::load::{self, Hook};
 use crate::PortLink;
 use heddle_datapath_api::PortNo;
-use heddle_sys::{LinkCtl, TapOpen, TapQueue};
+use heddle_sys::{LinkCtl, TapLinks, TapOpen, TapQueue};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::linux::net::SocketAddrExt as _;
@@ -54,16 +58,30 @@ fn claim(ifindex: u32, timeout: &mut Duration) -> io::Result<UnixDatagram> {
     }
 }
 
-/// Makes a miss device: its queue and its index.
-fn make_miss(ifindex: u32) -> io::Result<(TapQueue, u32)> {
+/// The group of the miss devices of the switch with this owner number.
+pub(super) fn group_of(owner: u64) -> u32 {
+    // Half of a random number. Group 0 is that of all other devices; some tools print large ones as negative.
+    #[allow(clippy::cast_possible_truncation)]
+    let low = owner as u32;
+    low & 0x3fff_ffff | 0x4000_0000
+}
+
+/// Removes all miss devices of a group.
+pub(super) fn remove_miss_devices(group: u32) {
+    if let Err(error) = TapLinks::new(None).and_then(|links| links.remove_group(group)) {
+        log::debug!(target: "netdev_offload", "miss devices are removed one by one ({error})");
+    }
+}
+
+/// Makes a miss device of a group: its queue and its index.
+fn make_miss(ifindex: u32, group: u32) -> io::Result<(TapQueue, u32)> {
     let name = miss_name(ifindex);
     let tap = TapOpen::new(&name).new_only(true).open()?;
     tap.enable_offloads();
     // The host's stack must not send on the miss device.
     let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
-    let link = LinkCtl::new()?;
-    link.set_up(&name, true)?;
-    let index = link.ifindex(&name)?;
+    let index = LinkCtl::new()?.ifindex(&name)?;
+    TapLinks::new(None)?.bring_up(index, group)?;
     Ok((tap, index))
 }
 
@@ -92,7 +110,7 @@ impl State {
             None => {}
         }
         let claim = claim(ifindex, &mut self.claim_timeout)?;
-        let (tap, miss) = make_miss(ifindex)?;
+        let (tap, miss) = make_miss(ifindex, self.group)?;
         let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
         let tap = Arc::new(tap);
         let d = Diverted {

@@ -190,7 +190,7 @@ fn state() -> Option<State> {
             return None;
         }
     };
-    let mut state = State::new(loaded);
+    let mut state = State::new(loaded, 77);
     state.peers = None;
     let way = Way {
         ifindex: LOOPBACK,
