@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab.runner import Skip, main
+from lab.runner import Skip, limit, main
 from lab.shell import wait_for
 from lab.vhost import Guest
 
@@ -178,6 +178,7 @@ DISCIPLINES = {
 }
 
 
+@limit(500)
 def scenario_other_disciplines_of_the_kernel(lab):
     """Each discipline of the kernel has the row's settings, and goes with the row, also after a restart without it. If
     this kernel lacks one, the interface's error names that."""

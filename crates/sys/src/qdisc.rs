@@ -125,43 +125,21 @@ impl Qdiscs {
     /// # Errors
     /// The errors of [`Qdiscs::make`].
     pub fn remove(&self, ifindex: u32) -> io::Result<()> {
-        // The kernel removes the qdisc only if it has this handle and this kind. Mostly there is none.
-        let foreign = |e: &io::Error| [Some(INVALID), Some(NO_ENTRY)].contains(&e.raw_os_error());
-        let kind = match self.remove_kind(ifindex, Qdisc::Htb.kind()) {
-            Err(e) if e.raw_os_error() == Some(INVALID) => self.root_kind(ifindex)?,
-            Err(e) if foreign(&e) => return Ok(()),
-            done => return done,
-        };
-        match kind.filter(|k| kinds::ALL.contains(&k.as_str())) {
-            None => Ok(()),
-            Some(kind) => self.remove_kind(ifindex, &kind).or_else(|e| match foreign(&e) {
-                true => Ok(()),
-                false => Err(e),
-            }),
+        // The kernel removes the qdisc only if it has this handle and this kind. So no query is needed.
+        for kind in kinds::ALL {
+            match self.remove_kind(ifindex, kind) {
+                Err(e) if e.raw_os_error() == Some(INVALID) => {}
+                Err(e) if e.raw_os_error() == Some(NO_ENTRY) => return Ok(()),
+                done => return done,
+            }
         }
+        Ok(())
     }
 
     fn remove_kind(&self, ifindex: u32, kind: &str) -> io::Result<()> {
         let mut m = message(ifindex, handle(0), TcHandle::ROOT);
         m.attributes = vec![TcAttribute::Kind(kind.into())];
         self.send(RouteNetlinkMessage::DelQueueDiscipline(m), 0)
-    }
-
-    /// The kind of the discipline at the device's root.
-    fn root_kind(&self, ifindex: u32) -> io::Result<Option<String>> {
-        let mut kind = None;
-        // The reply is about this device alone: a dump would list the qdiscs of all devices.
-        let m = message(ifindex, TcHandle::UNSPEC, TcHandle::ROOT);
-        self.requests
-            .ask(RouteNetlinkMessage::GetQueueDiscipline(m), NLM_F_ACK, |answer| {
-                if let RouteNetlinkMessage::NewQueueDiscipline(m) = answer {
-                    kind = m.attributes.into_iter().find_map(|a| match a {
-                        TcAttribute::Kind(kind) => Some(kind),
-                        _ => None,
-                    });
-                }
-            })?;
-        Ok(kind)
     }
 
     /// Makes or changes the class that all queues are in; its rate is the device's.

@@ -25,13 +25,13 @@ def scenario_vlan_devices_on_top_of_a_port(lab):
     assert re.search(r"^test_host_stack: 2 passed, 0 failed, 0 skipped$", out, re.M), out
 
 
-@limit(600)
+@limit(700)
 def scenario_disciplines_of_queues(lab):
     """Each type of QoS that the kernel keeps has the row's settings."""
     kinds = ("htb", "hfsc", "sfq", "codel", "fq_codel", "netem")
     p = PodLab(lab, modules=("veth", "tun", *(f"sch_{kind}" for kind in kinds)), start=False)
     out = p.run(f"cd {ROOT} && CARGO_TARGET_DIR=/tmp/target HEDDLED={p.binary} python3 tests/system/test_qos.py other_disciplines",
-                timeout=500, check=False)
+                timeout=560, check=False)
     lab.trace.note(out)
     assert re.search(r"^test_qos: 1 passed, 0 failed, 0 skipped$", out, re.M), out
     assert "lacks" not in out, out
