@@ -142,7 +142,10 @@ mod tests {
     #[test]
     fn types_are_listed_as_open_vswitch_lists_them() {
         let plain = [
+            "afxdp",
+            "afxdp-nonpmd",
             "bareudp",
+            "dpdk",
             "dpdkvhostuser",
             "dpdkvhostuserclient",
             "erspan",
@@ -162,7 +165,7 @@ mod tests {
             "vxlan",
         ];
         assert!(interface_types(&options(&[])).eq(plain));
-        assert_eq!(interface_types(&options(&["--enable-dummy"])).count(), 21);
+        assert_eq!(interface_types(&options(&["--enable-dummy"])).count(), 24);
     }
 
     #[test]

@@ -103,7 +103,8 @@ fn measure(h: &Hierarchy, busy: &[u32], step: u64, seconds: u64, len: usize) -> 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Rates within 2 % of the whole rate, for workers that are fast and late.
+    /// Rates within 2 % of the whole rate, for workers that are fast and late; and four frames in the two
+    /// seconds: bursts of the queue and of the port, and the frames with which the interval begins and ends.
     #[test]
     fn queues_get_the_rates_of_the_fluid_model(
         kbytes in 125_u64..20_000,
@@ -121,7 +122,8 @@ proptest! {
         let got = measure(&h, &busy, step_us * MS / 1000, 2, LEN);
         let want = fluid(&h, &busy);
         for (got, want) in got.iter().zip(&want) {
-            prop_assert!((got - want).abs() < whole as f64 * 0.02, "{got:.0} of {want:.0} at {whole}: {got:?} {want:?} {h:?} {busy:?}");
+            let bound = whole as f64 * 0.02 + 2.0 * 1518.0;
+            prop_assert!((got - want).abs() < bound, "{got:.0} of {want:.0} at {whole}: {got:?} {want:?} {h:?} {busy:?}");
         }
     }
 
