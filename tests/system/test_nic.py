@@ -104,6 +104,18 @@ def scenario_generic_mode(lab):
     wait_for("the other mode", lambda: "xdp-mode=native" in sw.get("interface", CARD, "status"))
     until_reply(lab, pod)
     lab.net.ping(pod, "10.1.0.2")
+    # A mode that the card has not: an error at once, and the port comes back with a mode that it has.
+    for option in ("xdp-mode=native-with-zerocopy", "start-qid=3"):
+        sw.vsctl("set", "interface", CARD, f"options:{option}")
+        assert "could not open network device" in error(sw), error(sw)
+        sw.vsctl("set", "interface", CARD, "options:xdp-mode=native", "options:start-qid=0")
+        assert error(sw) == "[]", error(sw)
+        until_reply(lab, pod)
+    # The end of the process gives the card its settings back.
+    sw.appctl("exit")
+    wait_for("the card's own settings", lambda: "rx-vlan-offload: on" in lab.net.run(sw.netns, "ethtool", "-k", CARD))
+    sw.start_daemon()
+    until_reply(lab, pod)
 
 
 @limit(240)

@@ -169,6 +169,14 @@ impl Datapath {
     pub fn del_port(&self, no: PortNo) -> Result<(), DatapathError> {
         self.control.lock().del_port(no)
     }
+    /// Opens a port anew under its number and with its configuration. A port that is not there, because an
+    /// earlier call failed, is added.
+    ///
+    /// # Errors
+    /// The errors of [`Self::add_port`]; then the port is not there.
+    pub fn replace_port(&self, no: PortNo, port: Arc<dyn Port>) -> Result<(), DatapathError> {
+        self.control.lock().replace_port(no, port)
+    }
     /// Opens a port's receive queues anew with `config`, if that is a change.
     ///
     /// # Errors

@@ -336,7 +336,9 @@ impl Port for AfxdpPort {
             );
             return Err(PortError::Config(text));
         }
-        state.failure = None;
+        if state.device.is_some() {
+            state.failure = None;
+        }
         state.stale |= wanted != state.options;
         state.options = wanted;
         Ok(())

@@ -32,6 +32,8 @@ pub struct PortType {
     pub kernel: bool,
     /// The type's device outlives the process ([`KeptTaps`]).
     pub persists: bool,
+    /// The type changes settings of its device, and restores them when it goes or the process ends.
+    pub restores: bool,
     /// `Interface.mac` is its address.
     pub takes_mac: bool,
     /// The port's MTU follows those of its bridge's other ports, unless `mtu_request` is set.
@@ -148,6 +150,7 @@ const PLAIN: PortType = PortType {
     pmd: true,
     kernel: false,
     persists: false,
+    restores: false,
     takes_mac: false,
     follows_mtu: false,
     max_rxq: None,
@@ -206,7 +209,7 @@ pub static TYPES: [PortType; 24] = [
     // A network device of the host, past its stack.
     PortType {
         name: "afxdp", make: Make::Device(|r| Ok(Arc::new(AfxdpPort::open(r.name, r.options)?))),
-        kernel: true, max_rxq: Some(AfxdpPort::MAX_RXQ), ..PLAIN
+        kernel: true, restores: true, max_rxq: Some(AfxdpPort::MAX_RXQ), ..PLAIN
     },
     PortType {
         name: "afxdp-nonpmd", make: Make::As("afxdp"), kernel: true, max_rxq: Some(AfxdpPort::MAX_RXQ), ..PLAIN
@@ -214,7 +217,7 @@ pub static TYPES: [PortType; 24] = [
     tunnel("bareudp", TunnelType::Bareudp),
     PortType {
         name: "dpdk", make: Make::Device(|r| Ok(Arc::new(AfxdpPort::open_dpdk(r.name, r.options)?))),
-        kernel: true, max_rxq: Some(AfxdpPort::MAX_RXQ), shown_options: &["dpdk-devargs"], ..PLAIN
+        kernel: true, restores: true, max_rxq: Some(AfxdpPort::MAX_RXQ), shown_options: &["dpdk-devargs"], ..PLAIN
     },
     PortType { name: "dpdkvhostuser", ..VHOST },
     PortType { name: "dpdkvhostuserclient", make: Make::Device(client), ..VHOST },

@@ -335,7 +335,10 @@ impl Switch {
             .interfaces
             .values()
             .filter_map(|item| item.device.as_ref());
-        for device in devices.filter(|d| cleanup && d.port_type().persists) {
+        // Cards get back the settings that the switch has changed.
+        let goes =
+            |d: &Arc<dyn heddle_port::Port>| d.port_type().restores || cleanup && d.port_type().persists;
+        for device in devices.filter(|d| goes(d)) {
             device.forget();
         }
         if let Some(offload) = &*self.offload.read() {

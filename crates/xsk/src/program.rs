@@ -4,6 +4,7 @@
 
 use aya::maps::{MapData, XskMap};
 use aya::programs::{Xdp, XdpMode};
+use rustix::io::Errno;
 use std::error::Error;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -34,7 +35,7 @@ impl Program {
     /// without clang.
     pub fn attach(ifindex: u32, native: bool) -> Result<Self, String> {
         if OBJECT.is_empty() {
-            return Err("this program was built without clang, which compiles the kernel's part".into());
+            return Err("this switch was built without clang, which compiles the kernel's part".into());
         }
         let mut ebpf = aya::EbpfLoader::new().load(OBJECT).map_err(|e| why(&e))?;
         let sockets = ebpf.take_map("hd_sockets").ok_or("the map is missing")?;
@@ -62,6 +63,10 @@ impl Program {
     }
 }
 
+fn is(code: i32, errors: &[Errno]) -> bool {
+    errors.iter().any(|e| e.raw_os_error() == code)
+}
+
 /// The innermost cause of an error.
 fn why(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
@@ -70,9 +75,13 @@ fn why(error: &(dyn Error + 'static)) -> String {
     }
     if let Some(e) = cause.downcast_ref::<std::io::Error>() {
         return match e.raw_os_error() {
-            Some(16) => "another program has an XDP program at the device".into(),
-            Some(1) => "no right to load or attach an XDP program".into(),
-            Some(95) => "the driver has no XDP in this mode".into(),
+            Some(code) if is(code, &[Errno::BUSY, Errno::EXIST]) => {
+                "another program has an XDP program at the device".into()
+            }
+            Some(code) if is(code, &[Errno::PERM, Errno::ACCESS]) => {
+                "no right to load or attach an XDP program".into()
+            }
+            Some(code) if is(code, &[Errno::OPNOTSUPP]) => "the driver has no XDP in this mode".into(),
             _ => heddle_sys::errno_text(e),
         };
     }

@@ -47,7 +47,7 @@ pub struct Rx {
 }
 
 impl Rx {
-    /// Gives all frames from `first` on, `n` of them, to the kernel.
+    /// Gives `frames` to the kernel.
     pub(crate) fn new(
         socket: Arc<Socket>,
         region: Arc<Region>,
@@ -227,10 +227,6 @@ impl Rx {
     /// Packets that could not be taken so far.
     pub fn faults(&self) -> RxFaults {
         self.faults
-    }
-    /// Has the kernel send packets that it has put off.
-    pub fn push_sends(&self) {
-        self.socket.push_sends();
     }
     /// The numbers of frames that are free and lent.
     #[cfg(test)]

@@ -47,6 +47,9 @@ impl Socket {
     pub(crate) fn put_off(&self) {
         self.put_off.store(true, Ordering::Relaxed);
     }
+    pub(crate) fn is_put_off(&self) -> bool {
+        self.put_off.load(Ordering::Relaxed)
+    }
     /// Has the kernel send packets that it has put off.
     pub(crate) fn push_sends(&self) {
         if self.put_off.load(Ordering::Relaxed) {

@@ -53,6 +53,8 @@ pub struct Tx {
     completed: Consumer<u64>,
     /// Addresses of frames that are in no ring.
     free: Vec<u64>,
+    /// Addresses of all frames of this half.
+    own: core::ops::Range<u64>,
     /// The kernel reads metadata.
     metadata: bool,
     /// Maximum number of frames of a packet.
@@ -81,6 +83,7 @@ impl Tx {
             region,
             ring,
             completed,
+            own: u64::from(frames.start) * FRAME as u64..u64::from(frames.end) * FRAME as u64,
             free: frames.map(|f| u64::from(f) * FRAME as u64).collect(),
             pushed: false,
         }
@@ -167,10 +170,22 @@ impl Tx {
             let Some(address) = self.completed.peek(i) else {
                 break;
             };
-            self.free.push(address & !(FRAME as u64 - 1));
+            let frame = address & !(FRAME as u64 - 1);
+            self.free.extend(self.own.contains(&frame).then_some(frame));
         }
         self.completed.advance(n);
         self.completed.release();
+    }
+
+    /// Has the kernel send packets that it has put off. Returns whether some still wait.
+    pub fn send_pending(&mut self) -> bool {
+        self.socket.push_sends();
+        self.socket.is_put_off()
+    }
+    /// Whether the kernel has put packets off: [`Tx::send_pending`] is to be called soon.
+    #[inline]
+    pub fn has_pending(&self) -> bool {
+        self.socket.is_put_off()
     }
 
     /// Hands the pushed packets to the kernel.
@@ -196,7 +211,7 @@ impl Tx {
                 Err(e) if tries > 0 && again(&e) => {}
                 Err(e) if !again(&e) => return Err(e),
                 _ => {
-                    // Sent with the next burst, or before the worker sleeps.
+                    // Sent with the next burst, or by `send_pending`.
                     self.socket.put_off();
                     break;
                 }

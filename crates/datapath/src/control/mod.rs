@@ -287,6 +287,16 @@ impl Control {
         self.request_all(|reply| Command::DelPort(no, reply)).map(drop)
     }
 
+    pub(crate) fn replace_port(&mut self, no: PortNo, port: Arc<dyn Port>) -> Result<(), DatapathError> {
+        let config = self.ports.get(&no.0).map(|state| state.config.clone());
+        match self.del_port(no) {
+            Ok(()) | Err(DatapathError::NoPort(_)) => {}
+            Err(error) => return Err(error),
+        }
+        self.add_port(port, Some(no))?;
+        config.map_or(Ok(()), |config| self.configure_port(no, config))
+    }
+
     pub(crate) fn configure_port(&mut self, no: PortNo, config: PortConfig) -> Result<(), DatapathError> {
         let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
         if state.config == config {

@@ -35,6 +35,7 @@ impl MacTable {
             MAC_EXPIRED.count();
             self.drop_entry(&mut inner, victim);
         }
+        self.index.resize(inner.config.max_entries.max(inner.len()));
     }
 
     /// Drops all but static entries (`fdb/flush`).

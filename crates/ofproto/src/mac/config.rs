@@ -48,7 +48,8 @@ impl MacTable {
             max_entries: config.max_entries.clamp(10, 1_000_000),
             idle_s: config.idle_s.clamp(15, 3600),
         };
-        self.index.resize(inner.config.max_entries);
+        // Entries above the limit go first (`age`): in few buckets each change would copy many of them.
+        self.index.resize(inner.config.max_entries.max(inner.len()));
     }
     /// The limits.
     pub fn config(&self) -> MacConfig {

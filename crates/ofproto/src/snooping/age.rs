@@ -31,7 +31,8 @@ impl SnoopingTable {
             idle_s: config.idle_s.clamp(15, 3600),
             ..*config
         };
-        self.resize(inner.config.max_groups);
+        // Groups above the limit go first (`age`): in few buckets each change would copy many of them.
+        self.resize(inner.config.max_groups.max(inner.n_groups));
     }
 
     /// The settings in force.
@@ -55,7 +56,8 @@ impl SnoopingTable {
             {
                 coverage::MCAST_EXPIRED.count();
                 if !self.remove_listener(&mut inner, key, bundle) {
-                    break;
+                    debug_assert!(false, "a listener of the list is in the table");
+                    inner.ages[kind].pop_first();
                 }
             }
         }
@@ -66,6 +68,7 @@ impl SnoopingTable {
                 break;
             }
         }
+        self.resize(inner.config.max_groups.max(inner.n_groups));
     }
 
     /// Forgets all groups and routers (`mdb/flush`).

@@ -4,6 +4,7 @@ use crate::drops::Drops;
 use crate::rates::Share;
 use crate::{Released, RxQueue, TxCounts, TxQueue, WakeFd, segment};
 use heddle_packet::{Burst, Csum, Packet, Pool};
+use heddle_sys::Tsc;
 use heddle_xsk::{Refused, Rx, RxFaults, Tx};
 use parking_lot::Mutex;
 use std::os::fd::AsRawFd;
@@ -12,6 +13,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes of an Ethernet header with a tag: beyond the MTU, as packet sockets allow.
 const ETH_AND_TAG: usize = 18;
+
+/// Time until packets are tried again that the kernel has put off.
+const RETRY_US: u64 = 50;
 
 /// A receive queue.
 #[derive(Debug)]
@@ -56,7 +60,6 @@ impl RxQueue for AfxdpRx {
         Some(WakeFd(self.rx.as_raw_fd()))
     }
     fn arm(&mut self) -> bool {
-        self.rx.push_sends();
         self.rx.has_packet()
     }
     fn dropped(&self) -> &[(&'static str, u64)] {
@@ -150,6 +153,7 @@ impl AfxdpTx {
         if tx.flush().is_err() {
             log::debug!(target: "netdev_afxdp", per_min = 5, burst = 5; "packets wait for the device");
         }
+        counts.waits |= tx.has_pending();
         counts
     }
 }
@@ -164,7 +168,14 @@ impl TxQueue for AfxdpTx {
     }
     fn release(&mut self, pool: &mut Pool) -> Released {
         let (rates, worker) = (self.rates.get(), self.rates.worker());
-        rates.release(worker, pool, &mut |pool, kept| self.send(pool, kept))
+        let mut released = rates.release(worker, pool, &mut |pool, kept| self.send(pool, kept));
+        let mut slot = self.senders.slot(worker).map(Mutex::lock);
+        let tx = slot.as_mut().and_then(|slot| slot.as_mut());
+        if tx.is_some_and(Tx::send_pending) {
+            let soon = Tsc::now() + Tsc::from_us(RETRY_US);
+            released.next = Some(released.next.map_or(soon, |next| next.min(soon)));
+        }
+        released
     }
     fn abandon(&mut self) -> u64 {
         self.rates.close(self.rates.worker())

@@ -6,6 +6,8 @@ use std::collections::VecDeque;
 
 /// An empty queue keeps up to this memory, bytes.
 const KEEP_BYTES: usize = 64 << 10;
+/// See `KEEP_BYTES`; for the entries of packets.
+const KEEP_PACKETS: usize = 1024;
 
 /// A waiting packet without its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +95,7 @@ impl Fifo {
         self.bytes.drain(..len);
         if self.bytes.is_empty() && self.bytes.capacity() > KEEP_BYTES {
             self.bytes.shrink_to(KEEP_BYTES);
+            self.packets.shrink_to(KEEP_PACKETS);
         }
     }
 }

@@ -210,10 +210,7 @@ impl UnderlayPorts {
             let now = port.device.status();
             if port.device.stale() {
                 let (datapath, no) = (&env.switch.datapath, port.no);
-                let again = datapath
-                    .del_port(no)
-                    .and_then(|()| datapath.add_port(port.device.clone(), Some(no)));
-                if let Err(error) = again {
+                if let Err(error) = datapath.replace_port(no, port.device.clone()) {
                     log::warn!(target: "tunnel", per_min = 5, burst = 5; "{name}: {error}");
                 }
             }

@@ -103,8 +103,8 @@ fn measure(h: &Hierarchy, busy: &[u32], step: u64, seconds: u64, len: usize) -> 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
-    /// Rates within 2 % of the whole rate, for workers that are fast and late; and four frames in the two
-    /// seconds: bursts of the queue and of the port, and the frames with which the interval begins and ends.
+    /// Rates within 2 % of the whole rate and four frames, for workers that are fast and late. The frames are
+    /// the bursts of queue and port, and those that begin and end the interval.
     #[test]
     fn queues_get_the_rates_of_the_fluid_model(
         kbytes in 125_u64..20_000,

@@ -220,6 +220,12 @@ fn reconfigure_device(
         log::warn!(target: "netdev", "{}: could not set configuration ({error})", row.name);
         return false;
     }
+    // Reopened here, so that the row has the outcome when the configuration is done.
+    if device.stale()
+        && let Err(error) = env.switch.datapath.replace_port(no, Arc::clone(device))
+    {
+        log::warn!(target: "netdev", "{}: could not set configuration ({error})", row.name);
+    }
     set_queues(no, row, &device.status(), &env.switch.datapath);
     steer_tx(device.as_ref(), row);
     true

@@ -84,15 +84,13 @@ impl BridgeReconciler {
     }
 }
 
-/// Reopens the queues of a device that another device of the same name has replaced.
+/// Reopens the queues of a device that another device of the same name has replaced, or whose options have
+/// changed. If that fails, the port is in the datapath no more, and the next call tries again.
 fn reopen_if_stale(bridge: &str, iface: &Iface, datapath: &Datapath) {
     let Some((device, no)) = iface.device().filter(|(device, _)| device.stale()) else {
         return;
     };
-    let again = datapath
-        .del_port(no)
-        .and_then(|()| datapath.add_port(device.clone(), Some(no)));
-    if let Err(error) = again {
-        log::warn!(target: "bridge", "bridge {bridge}: interface {}: {error}", iface.name);
+    if let Err(error) = datapath.replace_port(no, device.clone()) {
+        log::warn!(target: "bridge", per_min = 5, burst = 5; "bridge {bridge}: interface {}: {error}", iface.name);
     }
 }
