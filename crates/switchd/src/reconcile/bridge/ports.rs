@@ -69,6 +69,7 @@ impl BridgeReconciler {
                 let stays = known && present && reconfigure_device(device, *no, &iface.options, row, env);
                 if stays {
                     iface.mtu_refused = request_mtu(device.as_ref(), row);
+                    iface.status.error = device.status().error;
                 }
                 stays
             }
