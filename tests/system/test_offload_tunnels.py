@@ -192,6 +192,24 @@ def scenario_a_restart_with_a_device_in_no_bridge(lab):
 
 
 @limit(240)
+def scenario_offload_begins_with_a_device_that_is_open(lab):
+    """The device of a tunnel is opened anew when its bridge gets a type whose flows the kernel forwards, and the other way round."""
+    sw = lab.switch(netns=False, start=False, system=True)
+    sw.netns = lab.net.namespace("node1")
+    sw.start_ovsdb()
+    sw.start_daemon()
+    peer = lab.net.namespace("peer")
+    link(lab, sw.netns, peer)
+    lab.bridge(sw, "br-int")
+    lab.net.ip(sw.netns, "addr", "add", "172.31.0.1/24", "dev", "up0")
+    tunnel(sw, "vxlan", "172.31.0.2")
+    wait_for("the filter of workers", lambda: filters(lab, sw) == 1, 30)
+    for kind, n in (("system", 3), ("netdev", 1), ("system", 3)):
+        sw.vsctl("set", "bridge", "br-int", f"datapath_type={kind}")
+        wait_for(f"{n} filters", lambda: filters(lab, sw) == n, 30)
+
+
+@limit(240)
 def scenario_vxlan_between_switches(lab):
     """Also rules: a change or removal is in force at once; counts come back to rules."""
     (one, two), (a, _) = both_ways(lab, "vxlan")

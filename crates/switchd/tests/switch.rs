@@ -91,8 +91,8 @@ fn bad_rows_are_reported_and_the_rest_works() {
     let bad = [
         ("type=foo", "could not open network device x (unknown type foo)"),
         (
-            "type=dpdk options:dpdk-devargs=0000:01:00.0",
-            "could not open network device x (unknown type dpdk: leave the type away, and name the kernel's device)",
+            "type=dpdk options:dpdk-devargs=0000:ff:1f.7",
+            "x: there is no PCI device 0000:ff:1f.7",
         ),
         ("type=patch", "x: patch type requires valid 'peer' argument"),
         ("type=patch options:peer=x", "x: patch peer must not be self"),

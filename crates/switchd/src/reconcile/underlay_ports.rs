@@ -43,6 +43,8 @@ struct OpenPort {
     device: Arc<SystemPort>,
     no: PortNo,
     status: PortStatus,
+    /// The back end of offload has the device, too.
+    offloaded: bool,
     /// When the last route to it went.
     unused_since: Option<Instant>,
 }
@@ -176,7 +178,10 @@ impl UnderlayPorts {
         let is_idle = self.filter.groups.is_empty();
         let mut over = Vec::new();
         for (name, port) in &mut self.open {
-            if self.wanted.contains(name) {
+            if port.offloaded != self.offloaded {
+                // Offload began or ended: the device is opened anew below.
+                over.push(name.clone());
+            } else if self.wanted.contains(name) {
                 port.unused_since = None;
             } else if is_idle || now.duration_since(*port.unused_since.get_or_insert(now)) >= REST {
                 over.push(name.clone());
@@ -315,6 +320,7 @@ fn open(
         device,
         no,
         status,
+        offloaded,
         unused_since: None,
     })
 }

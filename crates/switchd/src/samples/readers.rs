@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use heddle_daemon::dirs;
 use heddle_daemon::vlog::errno_text;
@@ -17,6 +18,8 @@ use crate::sample_counts::{SampleCounts, count};
 
 /// Maximum number of readers. One more replaces the oldest one, so that idle ones do not lock others out.
 const MAX_READERS: usize = 16;
+/// Time until a socket that could not be made is tried again.
+const RETRY: Duration = Duration::from_millis(500);
 /// Size of a reader's queue, bytes.
 const QUEUE_BYTES: usize = 1 << 20;
 /// The socket's name in the run directory.
@@ -36,8 +39,10 @@ struct Reader {
 /// The socket and its readers.
 pub(super) struct Readers {
     path: PathBuf,
-    /// `None`: the socket cannot be made.
+    /// `None`: the socket cannot be made. An earlier process that was killed may still have it.
     listener: Option<Listener>,
+    /// When it was tried to make the socket.
+    tried: Instant,
     /// The oldest first.
     readers: Vec<Reader>,
 }
@@ -54,7 +59,16 @@ impl Readers {
         Self {
             path: path.to_owned(),
             listener,
+            tried: Instant::now(),
             readers: Vec::new(),
+        }
+    }
+
+    /// Tries again to make a socket that could not be made.
+    fn listen_again(&mut self) {
+        if self.listener.is_none() && self.tried.elapsed() >= RETRY {
+            self.tried = Instant::now();
+            self.listener = Listener::bind(&self.path).ok();
         }
     }
 
@@ -71,6 +85,7 @@ impl Readers {
     /// Takes new readers, and forgets those that are gone or have sent something.
     pub(super) fn update(&mut self) {
         self.readers.retain(|r| !r.connection.is_over());
+        self.listen_again();
         let Some(listener) = &self.listener else { return };
         loop {
             match listener.accept(QUEUE_BYTES) {
@@ -150,6 +165,22 @@ mod tests {
         readers.send(&members, &counts);
         let got = slow.receive(&mut buf).unwrap().unwrap();
         assert!(got.ends_with(format!(",\"lost\":{lost}}}").as_bytes()));
+    }
+
+    #[test]
+    fn a_socket_that_another_process_has_is_tried_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let earlier = Listener::bind(&path).unwrap();
+        let mut readers = Readers::open(&path);
+        readers.update();
+        assert!(readers.listener.is_none());
+        drop(earlier);
+        readers.tried = Instant::now().checked_sub(RETRY).unwrap();
+        readers.update();
+        let _reader = Connection::open(&path).unwrap();
+        readers.update();
+        assert_eq!(readers.readers.len(), 1);
     }
 
     #[test]
