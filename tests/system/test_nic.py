@@ -112,8 +112,8 @@ def scenario_generic_mode(lab):
         assert error(sw) == "[]", error(sw)
         until_reply(lab, pod)
     # The end of the process gives the card its settings back.
-    sw.appctl("exit")
-    wait_for("the card's own settings", lambda: "rx-vlan-offload: on" in lab.net.run(sw.netns, "ethtool", "-k", CARD))
+    sw.stop_daemon()
+    assert "rx-vlan-offload: on" in lab.net.run(sw.netns, "ethtool", "-k", CARD)
     sw.start_daemon()
     until_reply(lab, pod)
 
