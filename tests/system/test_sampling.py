@@ -313,6 +313,12 @@ def scenario_local_samples_survive_kills(lab):
     assert "hdlsample" not in lab.net.ip(s.sw.netns, "link")
     s.sw.start_daemon()
     s.flow()
+
+    def serves():
+        """The process that was killed may have the socket for a moment."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            return sock.connect_ex(f"{s.sw.dir}/heddle-samples.sock") == 0
+    wait_for("the socket", serves)
     s.read()
     assert s.samples()[-1]["cookie"] == "0200000a12345678"
     s.sw.stop_daemon()

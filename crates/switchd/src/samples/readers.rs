@@ -19,7 +19,7 @@ use crate::sample_counts::{SampleCounts, count};
 /// Maximum number of readers. One more replaces the oldest one, so that idle ones do not lock others out.
 const MAX_READERS: usize = 16;
 /// Time until a socket that could not be made is tried again.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY: Duration = Duration::from_millis(50);
 /// Size of a reader's queue, bytes.
 const QUEUE_BYTES: usize = 1 << 20;
 /// The socket's name in the run directory.
