@@ -221,8 +221,8 @@ fn reconfigure_device(
         log::warn!(target: "netdev", "{}: could not set configuration ({error})", row.name);
         return false;
     }
-    // Reopened here, so that the row has the outcome when the configuration is done. Other reasons to reopen a
-    // device are found when its state is read.
+    // Reopened here, so that the row has the outcome when the configuration is done. Other reasons to reopen
+    // a device are found when its state is read.
     if row.options != *options
         && device.stale()
         && let Err(error) = env.switch.datapath.replace_port(no, Arc::clone(device))
