@@ -305,6 +305,13 @@ fn losses(device: &Device) -> u64 {
     all.map(|l| l.rx_dropped + l.rx_ring_full).sum()
 }
 
+impl Drop for AfxdpPort {
+    /// A port that could not be opened has changed the card, too.
+    fn drop(&mut self) {
+        self.forget();
+    }
+}
+
 impl Port for AfxdpPort {
     fn name(&self) -> &str {
         &self.name
