@@ -72,7 +72,8 @@ class Node:
     def env(self, command, pod, ifname="eth0", container=None, args="", netns=None):
         return {"CNI_COMMAND": command, "CNI_CONTAINERID": container or f"id-{pod}", "CNI_IFNAME": ifname,
                 "CNI_NETNS": netns if netns is not None else f"/run/netns/{pod}", "CNI_ARGS": args,
-                "CNI_PATH": f"{self.dir}/bin", "HEDDLE_CNI_DIRS": self.switch.dir, "HEDDLE_CNI_LOG_DIRS": self.dir}
+                "CNI_PATH": f"{self.dir}/bin", "HEDDLE_CNI_DIRS": self.switch.dir, "HEDDLE_CNI_LOG_DIRS": self.dir,
+                "HEDDLE_CNI_DEVICES": "card*, rep*"}
 
     def call(self, command, conf, pod, plugin="heddle-cni", without_rights=False, **keys):
         """Runs a plug-in once; its result. conf: an object, or any text."""

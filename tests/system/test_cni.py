@@ -110,6 +110,75 @@ def scenario_vlans_rates_and_kinds(lab):
     node.delete(node.conf(version="0.3.1", kind="auto"), pod)
 
 
+def scenario_devices_of_the_host(lab):
+    """A device of the host goes to a pod, and its representor is the port; it comes back as it was."""
+    sw, node = start(lab)
+    host = sw.netns
+    for number in range(2):
+        lab.net.ip(host, "link", "add", f"card{number}", "address", f"02:00:00:00:09:0{number}", "mtu", "1600", "type", "veth", "peer", "name", f"rep{number}")
+    rows, leases = node.rows(), node.leases()
+    state = lambda: re.findall(r"(card\d)@.* mtu (\d+) .* state (\w+) .*ether (\S+)", lab.net.ip(host, "-o", "link"))  # noqa: E731
+    before, names = state(), devices(lab, host)
+    assert len(before) == 2, before
+    conf = lambda number, **keys: node.conf(version="1.1.0", kind="device", device=f"card{number}", representor=f"rep{number}", **keys)  # noqa: E731
+    pods = [node.pod(), node.pod()]
+    first = node.add(conf(0, mtu=1400, vlan=7, mac="02:00:00:00:00:01", bandwidth={"egressRate": 400_000_000}), pods[0])
+    second = node.add(conf(1, vlan=7), pods[1])
+    assert (first["heddle"]["kind"], first["heddle"]["port"]) == ("device", "rep0"), first
+    assert first["interfaces"][1]["mac"] == "02:00:00:00:00:01" and sw.get("port", "rep0", "tag") == "7"
+    assert sw.get("interface", "rep0", "ingress_policing_rate") == "400000" and "card0" in node.log()
+    assert devices(lab, host) == names - {"card0", "card1"}
+    lab.net.ping(pods[0], address(second))
+    node.call("CHECK", {**conf(0, mtu=1400), "prevResult": first}, pods[0])
+    # A repeated ADD begins anew; a device that a pod has is not there for another.
+    again = node.add(conf(1, vlan=7), pods[1])
+    lab.net.ping(pods[0], address(again))
+    other = node.pod()
+    refused(102, "there is no device card0", node.add, conf(0), other)
+    assert not devices(lab, other)
+    fallen = node.add(conf(0, fallback="internal", vlan=7), other)
+    assert fallen["heddle"]["kind"] == "internal" and "there is no device card0" in fallen["heddle"]["why"], fallen
+    lab.net.ping(pods[0], address(fallen))
+    node.delete(conf(0, fallback="internal"), other)
+    for number, pod in enumerate(pods):
+        node.delete(conf(number), pod)
+        node.delete(conf(number), pod)
+    assert state() == before and not devices(lab, pods[0]), (state(), before)
+    assert node.rows() == rows and node.leases() == leases
+    # The address plug-in fails after the port was made.
+    refused(106, "", node.add, conf(0, ipam={"type": "missing"}), pods[0])
+    assert state() == before and node.rows() == rows
+    # Devices that a pod must not have.
+    lab.net.ip(host, "link", "add", "mine", "type", "veth", "peer", "name", "rep2")
+    lab.net.ip(host, "addr", "add", "10.99.0.1/24", "dev", "card1")
+    lab.net.ip(host, "link", "add", "cardbr", "type", "bridge")
+    lab.net.ip(host, "link", "set", "card0", "master", "cardbr")
+    free = {"kind": "device", "representor": "rep2"}
+    for code, words, keys in [
+            (7, "HEDDLE_CNI_DEVICES", {**free, "device": "mine"}),
+            (7, "HEDDLE_CNI_DEVICES", {"kind": "device", "device": "card0", "representor": "mine"}),
+            (7, "representor is missing", {"kind": "device", "device": "card1"}),
+            (7, "is not a PCI address", {**free, "deviceID": "../../etc"}),
+            (7, "is no virtual function", {**free, "device": "card0", "trust": True}),
+            (102, "has the address 10.99.0.1/24", {**free, "device": "card1"}),
+            (102, "below another device", {**free, "device": "card0"}),
+            (102, "0000:ff:1f.7: there is no such device", {**free, "deviceID": "0000:ff:1f.7"}),
+            (102, "the runtime gave no deviceID", free),
+            (102, "there is no device rep9", {"kind": "device", "device": "rep2", "representor": "rep9"})]:
+        refused(code, words, node.add, node.conf(**keys), pods[0])
+    assert node.rows() == rows and node.leases() == leases
+    # Another device of the host has the name by now.
+    lab.net.ip(host, "addr", "flush", "dev", "card1")
+    node.add(conf(1), pods[0])
+    lab.net.ip(host, "link", "add", "card1", "type", "bridge")
+    node.delete(conf(1), pods[0])
+    assert not devices(lab, pods[0]) and "02:00:00:00:09:01" in lab.net.ip(host, "link")
+    # Without a device the fallback serves, also if the runtime has none to give.
+    result = node.add(node.conf(kind="device", fallback="veth", version="1.1.0"), pods[0])
+    assert result["heddle"]["kind"] == "veth" and "fallback" in result["heddle"]["why"], result
+    node.delete(node.conf(kind="device", fallback="veth"), pods[0])
+
+
 def scenario_second_network(lab):
     """Multus's calls: a second device in a pod, of another network, with an address from its annotation."""
     sw, node = start(lab)

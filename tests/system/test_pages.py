@@ -24,7 +24,7 @@ ELSEWHERE = {
     "SUMMARY": None, "advice": "tests/system/test_advise.py", "architecture": None, "benchmarks": "Makefile",
     "benchmarks-commands": "Makefile", "benchmarks-loaded": "bench/run", "benchmarks-pods": "Makefile", "benchmarks-state": "Makefile",
     "bonds": "tests/system/test_bonds.py",
-    "cni-cost": "bench/cni", "cni-settings": None, "conformance": "tests/conformance/run",
+    "cni-cost": "bench/cni", "cni-devices": None, "cni-settings": None, "conformance": "tests/conformance/run",
     "conformance-3.1": None, "conformance-4.0": None, "connections-cost": None, "differences-connections": None,
     "differences-flows": None, "features": None, "first-hour": "scripts/smoke",
     "first-quarter-hour": "tests/system/test_first_quarter_hour.py", "memory": None,

@@ -8,6 +8,7 @@
 use crate::args::Args;
 use crate::conf::Conf;
 use crate::db::{CONTAINER, Db, IFNAME, KIND, NETNS, NETNS_INODE, NETWORK, NewPort};
+use crate::device::{self, BEFORE, HostDevice};
 use crate::error::{Code, Failure, fail, kernel};
 use crate::kind::{Choice, Kind};
 use crate::pod::Pod;
@@ -24,13 +25,14 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
     let pod = Pod::open(&args.netns)?;
     let mut db = Db::open(conf)?;
     let bridge = conf.bridge()?;
-    let choice = conf.kind.choose(|| db.offloads(bridge))?;
-    let kind = choice.kind;
     let earlier = db.of(args)?;
     if !earlier.is_empty() {
         // The runtime repeats an attempt whose end it has not seen.
         del::take_away(args, conf, &mut db, &earlier)?;
-    } else if kind == Kind::Veth {
+    }
+    let (choice, given) = choose(conf, bridge, &mut db)?;
+    let kind = choice.kind;
+    if earlier.is_empty() && kind == Kind::Veth {
         // The device of an earlier ADD that was killed before it had written its row.
         host::remove_device(&args.port_name());
     }
@@ -45,12 +47,33 @@ pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), F
         veth: None,
         dir: false,
     };
-    match undo.add(choice, &pod) {
-        Ok(result) => Ok((Some(result), choice.to_string())),
+    match undo.add(&choice, given.as_ref(), &pod) {
+        Ok(result) => {
+            let device = given.map_or(String::new(), |given| format!("; {given}"));
+            Ok((Some(result), format!("{choice}{device}")))
+        }
         Err(e) => {
             undo.all();
             Err(e)
         }
+    }
+}
+
+/// The kind of the pod's device, and the host's device that it gets if it gets one.
+fn choose(conf: &Conf, bridge: &str, db: &mut Db) -> Result<(Choice, Option<HostDevice>), Failure> {
+    if conf.kind != Kind::Device {
+        return Ok((conf.kind.choose(|| db.offloads(bridge))?, None));
+    }
+    let net = NetConfig::new(None).map_err(|e| kernel("netlink", &e))?;
+    match (HostDevice::find(conf, &net, db), conf.fallback) {
+        (Ok(given), _) => Ok((conf.kind.choose(|| Ok(false))?, Some(given))),
+        // A configuration that is wrong is no lack of devices.
+        (Err(e), Some(other)) if e.code == Code::NoKind as u64 => {
+            let mut choice = other.choose(|| db.offloads(bridge))?;
+            choice.why = format!("fallback, since {}", e.msg).into();
+            Ok((choice, None))
+        }
+        (Err(e), _) => Err(e),
     }
 }
 
@@ -68,10 +91,12 @@ struct Undo<'a> {
 }
 
 impl Undo<'_> {
-    fn add(&mut self, choice: Choice, pod: &Pod) -> Result<Value, Failure> {
+    fn add(&mut self, choice: &Choice, given: Option<&HostDevice>, pod: &Pod) -> Result<Value, Failure> {
         let kind = choice.kind;
         let (args, conf) = (self.args, self.conf);
-        let name = args.port_name();
+        let name = given.map_or_else(|| args.port_name(), |given| given.representor.clone());
+        let mut ids = marks(args, conf, kind, pod.id()?);
+        ids.extend(given.map(|given| (BEFORE.to_owned(), given.before())));
         let mac = conf.mac(args)?.unwrap_or_else(|| args.port_mac());
         let net = NetConfig::new(None).map_err(|e| kernel("netlink", &e))?;
         let socket = match kind {
@@ -107,7 +132,7 @@ impl Undo<'_> {
             bandwidth: conf.bandwidth,
             socket: socket.as_deref(),
             options: &conf.own.options,
-            ids: marks(args, conf, kind, pod.id()?),
+            ids,
             birthplace: match kind {
                 Kind::Internal => Some((pod.id()?, &args.netns, &args.ifname)),
                 _ => None,
@@ -136,6 +161,10 @@ impl Undo<'_> {
         let device = match kind {
             Kind::VhostUser => None,
             Kind::Veth => pod.device(&args.ifname)?,
+            Kind::Device => match given {
+                Some(given) => Some(given.give(&net, pod, conf, &change)?),
+                None => None,
+            },
             _ => Some(match pod.born(&args.ifname, &name, &change)? {
                 Some(device) => device,
                 None => pod.take(&net, &host::switch_device(&net, conf, kind, &name)?, &change)?,
@@ -151,7 +180,8 @@ impl Undo<'_> {
             mac: Some(mac),
             mtu_bytes: device.as_ref().map(|d| d.mtu_bytes).or(conf.own.mtu),
             socket: socket.as_deref(),
-            choice,
+            pci: given.and_then(|given| given.pci.as_deref()),
+            choice: choice.clone(),
         };
         Ok(addresses.result(&conf.version, &made, conf.raw.get("dns")))
     }
@@ -166,11 +196,17 @@ impl Undo<'_> {
     /// Undoes all steps. Steps that cannot be undone are left to the DEL that runtimes send after a failed
     /// ADD.
     fn all(&mut self) {
-        if let Ok(found) = self.db.of(self.args) {
-            let _ = self.db.remove(&found);
-        } else if let Ok(mut db) = Db::open(self.conf) {
+        let mut found = self.db.of(self.args);
+        if found.is_err()
+            && let Ok(db) = Db::open(self.conf)
+        {
             // Open a new connection: one that failed once is of no use.
-            let _ = db.of(self.args).and_then(|found| db.remove(&found));
+            self.db = db;
+            found = self.db.of(self.args);
+        }
+        if let Ok(found) = found {
+            let _ = self.db.remove(&found);
+            found.iter().for_each(device::give_back);
         }
         if self.dir {
             names::remove_socket_dir(self.conf.socket_dir(), &self.args.port_name());

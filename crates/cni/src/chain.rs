@@ -24,8 +24,11 @@ use std::time::{Duration, Instant};
 
 /// Exchanges the veth; returns the earlier result, with the new device in it.
 pub(crate) fn add(args: &Args, conf: &Conf) -> Result<(Option<Value>, String), Failure> {
-    if conf.kind == Kind::VhostUser {
-        return fail(Code::Conf, "kind vhost-user cannot replace a veth");
+    if matches!(conf.kind, Kind::VhostUser | Kind::Device) {
+        return fail(
+            Code::Conf,
+            format!("kind {} cannot replace a veth", conf.kind.name()),
+        );
     }
     conf.kind.is_possible()?;
     let Some(inner) = conf.wrapped() else {
@@ -81,7 +84,8 @@ fn after(args: &Args, conf: &Conf, result: Map<String, Value>) -> Result<(Option
         mac: device.mac,
         mtu_bytes: Some(device.mtu_bytes),
         socket: None,
-        choice,
+        pci: None,
+        choice: choice.clone(),
     };
     let Some(other) = other else {
         // A repetition after an attempt that succeeded.

@@ -28,6 +28,8 @@ pub(crate) struct Conf {
     pub(crate) name: String,
     pub(crate) own: Own,
     pub(crate) kind: Kind,
+    /// The kind of pods for which there is no device of kind `device`.
+    pub(crate) fallback: Option<Kind>,
     pub(crate) vlan: Vlan,
     pub(crate) mac: Option<[u8; 6]>,
     pub(crate) bandwidth: Bandwidth,
@@ -39,6 +41,15 @@ pub(crate) struct Conf {
 pub(crate) struct Own {
     pub(crate) bridge: Option<String>,
     kind: Option<String>,
+    fallback: Option<String>,
+    #[serde(rename = "deviceID")]
+    device_id: Option<String>,
+    /// Name of a device of the host, for kind `device`.
+    pub(crate) device: Option<String>,
+    /// Name of the device that is the port of kind `device`.
+    pub(crate) representor: Option<String>,
+    /// Whether a virtual function is trusted.
+    pub(crate) trust: Option<bool>,
     database: Option<String>,
     vlan: Option<u16>,
     trunk: Option<Vec<TrunkEntry>>,
@@ -59,6 +70,8 @@ pub(crate) struct Own {
 #[serde(default)]
 struct RuntimeConfig {
     mac: Option<String>,
+    #[serde(rename = "deviceID")]
+    device_id: Option<String>,
     bandwidth: Option<Bandwidth>,
 }
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -160,6 +173,7 @@ impl Conf {
             version: version.to_owned(),
             name,
             kind: Kind::named(own.kind.as_deref().unwrap_or("auto"))?,
+            fallback: own.fallback.as_deref().map(Kind::named).transpose()?,
             vlan: vlan(own.vlan, own.trunk.as_deref())?,
             mac,
             bandwidth: own.runtime_config.bandwidth.or(own.bandwidth).unwrap_or_default(),
@@ -167,7 +181,46 @@ impl Conf {
             own,
         };
         conf.check_names()?;
+        conf.check_device()?;
         Ok(conf)
+    }
+
+    /// Refuses keys of kind `device` that contradict each other or the kind.
+    fn check_device(&self) -> Result<(), Failure> {
+        let own = &self.own;
+        for (key, name) in [("device", &own.device), ("representor", &own.representor)] {
+            if let Some(name) = name.as_deref().filter(|n| !is_device(n)) {
+                return fail(Code::Conf, format!("{key} {name:?} is not a name of a device"));
+            }
+        }
+        if self.fallback == Some(Kind::Device) {
+            return fail(Code::Conf, "fallback cannot be device");
+        }
+        let given = [
+            ("device", own.device.is_some()),
+            ("representor", own.representor.is_some()),
+            ("trust", own.trust.is_some()),
+            ("fallback", own.fallback.is_some()),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((key, _)) if self.kind != Kind::Device => {
+                fail(Code::Conf, format!("{key} is for kind device only"))
+            }
+            _ if own.device.is_some() && self.device_id().is_some() => fail(
+                Code::Conf,
+                "device and deviceID name a device each: leave one out",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// PCI address of the device that the runtime has allocated to the pod.
+    pub(crate) fn device_id(&self) -> Option<&str> {
+        let own = &self.own;
+        own.runtime_config
+            .device_id
+            .as_deref()
+            .or(own.device_id.as_deref())
     }
 
     /// Refuses a configuration with a name that leads out of the allowed directories.
@@ -398,6 +451,11 @@ mod tests {
             r#""bridge":"a bridge""#,
             r#""kind":"quick""#,
             r#""bandwidth":{"ingressRate":-1}"#,
+            r#""kind":"device","device":"a/b""#,
+            r#""kind":"device","device":"a","deviceID":"0000:03:00.2""#,
+            r#""kind":"device","fallback":"device""#,
+            r#""kind":"veth","trust":true"#,
+            r#""fallback":"veth""#,
         ] {
             let e = with_keys(&format!(",{keys}")).unwrap_err();
             assert_eq!(e.code, 7, "{keys}: {e:?}");

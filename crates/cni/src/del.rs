@@ -5,7 +5,7 @@ use crate::conf::{Conf, kind_of, with};
 use crate::db::{Db, KIND, PodInterface};
 use crate::error::Failure;
 use crate::names;
-use crate::{delegate, host};
+use crate::{delegate, device, host};
 use heddle_sys::names::is_device;
 use serde_json::Value;
 
@@ -63,6 +63,7 @@ pub(crate) fn remains(interface: &PodInterface, socket_dir: &str) {
     }
     match interface.id(KIND) {
         "veth" => host::remove_device(&interface.name),
+        "device" => device::give_back(interface),
         "vhost-user" => names::remove_socket_dir(socket_dir, &interface.name),
         _ => {}
     }

@@ -1,6 +1,7 @@
 //! The kinds of device that a pod can get, and which of them the node can make.
 
 use crate::error::{Code, Failure, fail};
+use std::borrow::Cow;
 use std::path::Path;
 
 /// The kind of a pod's device.
@@ -16,14 +17,17 @@ pub(crate) enum Kind {
     Veth,
     /// A socket, for pods that bring their own virtio driver.
     VhostUser,
+    /// A device of the host, such as a virtual function of a card; another device is the port.
+    Device,
 }
 
-const NAMES: [(&str, Kind); 5] = [
+const NAMES: [(&str, Kind); 6] = [
     ("auto", Kind::Auto),
     ("vduse", Kind::Vduse),
     ("internal", Kind::Internal),
     ("veth", Kind::Veth),
     ("vhost-user", Kind::VhostUser),
+    ("device", Kind::Device),
 ];
 
 impl Kind {
@@ -46,7 +50,7 @@ impl Kind {
         match self {
             Self::Vduse => "vduse",
             Self::Internal | Self::Auto => "internal",
-            Self::Veth => "system",
+            Self::Veth | Self::Device => "system",
             Self::VhostUser => "dpdkvhostuserclient",
         }
     }
@@ -61,7 +65,7 @@ impl Kind {
             self.is_possible()?;
             return Ok(Choice {
                 kind: self,
-                why: "the configuration names it",
+                why: "the configuration names it".into(),
             });
         }
         let (kind, why) = if offloads()? {
@@ -71,7 +75,10 @@ impl Kind {
         } else {
             (Self::Veth, "this node has no tap devices")
         };
-        Ok(Choice { kind, why })
+        Ok(Choice {
+            kind,
+            why: why.into(),
+        })
     }
 
     /// The file that this node lacks for the kind.
@@ -99,11 +106,11 @@ impl Kind {
 }
 
 /// A kind, and why it is that one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     pub(crate) kind: Kind,
     /// For the log and the result.
-    pub(crate) why: &'static str,
+    pub(crate) why: Cow<'static, str>,
 }
 
 impl std::fmt::Display for Choice {

@@ -20,6 +20,7 @@ mod conf;
 mod db;
 mod del;
 mod delegate;
+mod device;
 mod error;
 mod host;
 mod kind;
@@ -28,6 +29,7 @@ mod names;
 mod pod;
 mod result;
 mod status;
+mod sysfs;
 
 use args::{Args, Command};
 use conf::Conf;

@@ -14,6 +14,9 @@ const DIRS_VARIABLE: &str = "HEDDLE_CNI_DIRS";
 /// Variable with further directories of log files. Directories of sockets hold databases and pid files too,
 /// and the plug-in would append to those.
 const LOG_DIRS_VARIABLE: &str = "HEDDLE_CNI_LOG_DIRS";
+/// Variable with devices of the host that pods can get, and representors: names or PCI addresses, separated by
+/// commas; a last `*` stands for any end.
+pub(crate) const DEVICES_VARIABLE: &str = "HEDDLE_CNI_DEVICES";
 const SOCKET_DIRS: [&str; 4] = [
     "/run/heddle",
     "/var/run/heddle",
@@ -27,6 +30,20 @@ fn with_given(own: &[&str], variable: &str) -> Vec<PathBuf> {
     let given = std::env::var_os(variable).unwrap_or_default();
     let given = std::env::split_paths(&given).filter(|dir| dir.is_absolute());
     own.iter().map(PathBuf::from).chain(given).collect()
+}
+
+/// Whether the administrator allows that a device of the host goes to a pod or becomes a port.
+pub(crate) fn is_allowed_device(name: &str) -> bool {
+    std::env::var(DEVICES_VARIABLE).is_ok_and(|given| is_listed(name, &given))
+}
+
+fn is_listed(name: &str, list: &str) -> bool {
+    list.split(',')
+        .map(str::trim)
+        .any(|given| match given.strip_suffix('*') {
+            Some(begin) => name.starts_with(begin),
+            None => name == given,
+        })
 }
 
 /// The directory that a log file is confined to; `None` if the name leaves the directories or does not end in
@@ -139,6 +156,20 @@ pub(crate) fn program(key: &str, kind: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_of_a_list() {
+        for (name, list) in [
+            ("eth1", "eth0, eth1"),
+            ("ens4v3", "ens4v*"),
+            ("0000:03:00.0", "0000:03:00.0"),
+        ] {
+            assert!(is_listed(name, list), "{name} {list}");
+        }
+        for (name, list) in [("eth1", ""), ("eth10", "eth1"), ("eth1", "xeth1"), ("eth1", ",")] {
+            assert!(!is_listed(name, list), "{name} {list}");
+        }
+    }
 
     #[test]
     fn databases_of_this_machine() {

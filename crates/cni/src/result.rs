@@ -36,6 +36,8 @@ pub(crate) struct Made<'a> {
     pub(crate) mtu_bytes: Option<u32>,
     /// Path of a vhost-user port's socket.
     pub(crate) socket: Option<&'a str>,
+    /// PCI address of a device of the host.
+    pub(crate) pci: Option<&'a str>,
     pub(crate) choice: Choice,
 }
 
@@ -129,6 +131,9 @@ impl Addresses {
             if let Some(mtu) = made.mtu_bytes {
                 device["mtu"] = json!(mtu);
             }
+            if let Some(pci) = made.pci {
+                device["pciID"] = json!(pci);
+            }
             if let Some(socket) = made.socket {
                 port["socketPath"] = json!(socket);
                 device["socketPath"] = json!(socket);
@@ -206,7 +211,10 @@ mod tests {
     use crate::kind::Kind;
 
     fn choice(kind: Kind) -> Choice {
-        Choice { kind, why: "a test" }
+        Choice {
+            kind,
+            why: "a test".into(),
+        }
     }
 
     #[test]
@@ -224,6 +232,7 @@ mod tests {
             mac: Some([2, 0, 0, 0, 0, 1]),
             mtu_bytes: Some(1400),
             socket: None,
+            pci: None,
             choice: choice(Kind::Internal),
         };
         let out = read.result("0.4.0", &made, Some(&json!({"nameservers": ["10.0.0.1"]})));
@@ -267,6 +276,7 @@ mod tests {
             mac: None,
             mtu_bytes: None,
             socket: None,
+            pci: None,
             choice: choice(Kind::Veth),
         };
         let Value::Object(before) = before else {

@@ -11,6 +11,7 @@
 mod settings;
 #[cfg(test)]
 mod tests;
+mod vf;
 
 use crate::netlink::Requests;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
@@ -21,6 +22,7 @@ use netlink_packet_route::link::{
 pub use settings::{Route, Settings};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
+pub use vf::VfChange;
 
 /// A network device of a namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub struct Device {
     pub master: Option<u32>,
     /// For a veth: the index of the other end, in the other end's namespace.
     pub peer: Option<u32>,
+    /// Address of its hardware on the bus (PCI), empty if it has none.
+    pub bus_address: String,
 }
 
 /// Changes of a device; `None` leaves a setting as it is.
@@ -190,6 +194,7 @@ fn device(message: LinkMessage) -> Device {
             LinkAttribute::Mtu(mtu) => device.mtu_bytes = mtu,
             LinkAttribute::Controller(index) => device.master = Some(index),
             LinkAttribute::Link(index) => device.peer = Some(index),
+            LinkAttribute::ParentDevName(address) => device.bus_address = address,
             LinkAttribute::LinkInfo(parts) => {
                 device.kind = parts
                     .iter()
