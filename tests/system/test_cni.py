@@ -117,9 +117,9 @@ def scenario_devices_of_the_host(lab):
     for number in range(2):
         lab.net.ip(host, "link", "add", f"card{number}", "address", f"02:00:00:00:09:0{number}", "mtu", "1600", "type", "veth", "peer", "name", f"rep{number}")
     rows, leases = node.rows(), node.leases()
-    state = lambda: re.findall(r"(card\d)@.* mtu (\d+) .* state (\w+) .*ether (\S+)", lab.net.ip(host, "-o", "link"))  # noqa: E731
+    state = lambda: re.findall(r"((?:card|rep)\d)@.* mtu (\d+) .* state (\w+) .*ether (\S+)", lab.net.ip(host, "-o", "link"))  # noqa: E731
     before, names = state(), devices(lab, host)
-    assert len(before) == 2, before
+    assert len(before) == 4, before
     conf = lambda number, **keys: node.conf(version="1.1.0", kind="device", device=f"card{number}", representor=f"rep{number}", **keys)  # noqa: E731
     pods = [node.pod(), node.pod()]
     first = node.add(conf(0, mtu=1400, vlan=7, mac="02:00:00:00:00:01", bandwidth={"egressRate": 400_000_000}), pods[0])

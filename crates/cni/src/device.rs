@@ -28,7 +28,10 @@ pub(crate) struct HostDevice {
     pub(crate) device: Device,
     /// PCI address, if the configuration names the device by it.
     pub(crate) pci: Option<String>,
+    /// Name of the representor.
     pub(crate) representor: String,
+    /// Index of the representor, and its MTU in bytes.
+    port: (u32, u32),
     vf: Option<Vf>,
 }
 
@@ -39,6 +42,8 @@ struct Before {
     name: String,
     mac: Option<[u8; 6]>,
     mtu: u32,
+    /// The same of the representor.
+    port_mtu: u32,
     /// Address on the bus, by which it is found under any name.
     bus: String,
     /// Netdev of the physical function, and the number there.
@@ -93,16 +98,12 @@ impl HostDevice {
             _ => return fail(Code::Conf, format!("device {name}: representor is missing")),
         };
         let device = unused(host, db, &name)?;
-        if host
-            .device(&representor)
-            .map_err(|e| kernel(&representor, &e))?
-            .is_none()
-        {
+        let Some(port) = host.device(&representor).map_err(|e| kernel(&representor, &e))? else {
             return fail(
                 Code::NoKind,
                 format!("there is no device {representor} (representor)"),
             );
-        }
+        };
         if db.named(&representor)?.is_some() {
             return fail(
                 Code::NoKind,
@@ -113,6 +114,7 @@ impl HostDevice {
             device,
             pci,
             representor,
+            port: (port.ifindex, port.mtu_bytes),
             vf,
         })
     }
@@ -142,6 +144,7 @@ impl HostDevice {
             name: self.device.name.clone(),
             mac: self.device.mac,
             mtu: self.device.mtu_bytes,
+            port_mtu: self.port.1,
             bus: self.device.bus_address.clone(),
             vf: self.vf.as_ref().map(|vf| (vf.pf.clone(), vf.number)),
         };
@@ -157,6 +160,13 @@ impl HostDevice {
         change: &Change<'_>,
     ) -> Result<Device, Failure> {
         let device = pod.take(host, &self.device, change)?;
+        let port = Change {
+            mtu_bytes: Some(device.mtu_bytes),
+            up: Some(true),
+            ..Change::default()
+        };
+        host.change(self.port.0, &port)
+            .map_err(|e| kernel(&format!("representor {}", self.representor), &e))?;
         if let Some(vf) = &self.vf {
             self.set_vf(host, vf, change.mac, conf.own.trust)?;
         }
@@ -235,16 +245,24 @@ pub(crate) fn give_back(interface: &PodInterface) {
         return;
     };
     let Ok(host) = NetConfig::new(None) else { return };
+    let down = Change {
+        up: Some(false),
+        ..Change::default()
+    };
+    if let Ok(Some(port)) = host.device(&interface.name) {
+        let changed = before.port_mtu != 0 && before.port_mtu != port.mtu_bytes;
+        let down = Change {
+            mtu_bytes: changed.then_some(before.port_mtu),
+            ..down
+        };
+        let _ = host.change(port.ifindex, &down);
+    }
     take_out(interface, &before, &host);
     let here = match before.bus.is_empty() {
         true => host.device(&before.name).ok().flatten(),
         false => by_bus(&host, &before.bus),
     };
     if let Some(device) = here {
-        let down = Change {
-            up: Some(false),
-            ..Change::default()
-        };
         let _ = host.change(device.ifindex, &down);
         let state = Change {
             mac: before.mac.filter(|_| device.mac != before.mac),

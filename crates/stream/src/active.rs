@@ -69,7 +69,7 @@ impl Active {
     /// Errors of the system; for TLS also faults of the keys or of the peer's certificate.
     pub async fn connect(&self, tls: &Tls) -> io::Result<Box<dyn Stream>> {
         match self {
-            Active::Unix(path) => Ok(Box::new(connect_unix(path).await?)),
+            Active::Unix(path) => Ok(Box::new(closed_early(connect_unix(path).await?)?)),
             Active::Tcp(to) => Ok(Box::new(connect_tcp(*to).await?)),
             Active::Tls(to) => tls.connect(*to).await,
         }
@@ -92,6 +92,21 @@ async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
         .join(dir.as_raw_fd().to_string())
         .join(file);
     UnixStream::connect(short).await
+}
+
+/// Lowest number of the descriptors of [`closed_early`]: above those of ports, and the kernel's table of
+/// descriptors stays small.
+const MIN_EARLY_FD: i32 = 1 << 14;
+
+/// The same connection with a high descriptor number. When a process is killed, the kernel closes the highest
+/// number first (Linux 4.3 and later). So a server sees the end of a switch before the kernel removes the
+/// devices of its ports, which takes seconds with hundreds of them. Without room for a high number, the
+/// connection is returned as it is.
+fn closed_early(stream: UnixStream) -> io::Result<UnixStream> {
+    match rustix::io::fcntl_dupfd_cloexec(&stream, MIN_EARLY_FD) {
+        Ok(high) => UnixStream::from_std(std::os::unix::net::UnixStream::from(high)),
+        Err(_) => Ok(stream),
+    }
 }
 
 impl fmt::Display for Active {
