@@ -118,3 +118,20 @@ impl fmt::Display for Active {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    #[tokio::test]
+    async fn connections_have_high_numbers() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let mut ours = closed_early(ours).unwrap();
+        assert!(ours.as_raw_fd() >= MIN_EARLY_FD);
+        theirs.write_all(b"x").await.unwrap();
+        assert_eq!(ours.read_u8().await.unwrap(), b'x');
+        drop(ours);
+        assert_eq!(theirs.read(&mut [0]).await.unwrap(), 0);
+    }
+}
