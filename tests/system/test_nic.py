@@ -253,7 +253,7 @@ def scenario_uplink(lab):
     kernel_vxlan(lab, peer, "172.31.0.2", "172.31.0.1", "10.5.0.2/24")
     tunnel(sw, "vxlan", "172.31.0.2")
     pod = pod_of(lab, sw, 1)
-    lab.net.ping(sw.netns, "172.31.0.2")
+    until_reply(lab, sw.netns, "172.31.0.2")
     until_reply(lab, pod, "10.5.0.2")
     for _ in range(2):
         lab.net.ping(pod, "10.5.0.2", size=1300, df=True)
