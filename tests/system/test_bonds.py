@@ -389,7 +389,7 @@ def captured(path):
 def scenario_a_hundred_thousand_flows_keep_their_order(lab):
     """All buckets of balance-tcp move from link to link, by rebalancing and by hand, under packets of 100,000 flows. No
     packet overtakes another one of its flow."""
-    pair = Pair(lab, bond=(*TCP, "bond_updelay=500", "other_config:bond-rebalance-interval=1000"))
+    pair = Pair(lab, bond=(*TCP, "bond_updelay=500", "other_config:bond-rebalance-interval=1000", "other_config:lb-output-action=true"))
     pair.wait_negotiated()
     pair.ping()
     pair.peer.ofctl("add-flow", "br0", "priority=10,udp,actions=drop")
@@ -405,7 +405,7 @@ def scenario_a_hundred_thousand_flows_keep_their_order(lab):
     lab.cleanups.append(sender.kill)
 
     def buckets():
-        return re.findall(r"bucket (\d+) - interface id (\d+)", pair.sw.appctl("dpif-netdev/bond-show", quiet=True))
+        return re.findall(r"bucket (\d+) - member (\d+)", pair.sw.appctl("dpif-netdev/bond-show", quiet=True))
     moved, before, rounds = 0, buckets(), 0
     while sender.poll() is None:
         if rounds % 8 == 0:
@@ -571,6 +571,109 @@ while time.monotonic() < end:
     except OSError:
         pass
 """
+
+
+class KernelPair(Pair):
+    """A switch whose partner is the bond driver of the kernel; pod b is the bond itself."""
+
+    def __init__(self, lab, mode, settings):
+        self.lab, self.links = lab, 2
+        self.sw = lab.switch()
+        lab.bridge(self.sw)
+        self.b = lab.net.namespace("b")
+        lacks = lab.net.ip(self.b, "link", "add", "bond0", "type", "bond", *mode, check=False, quiet=True).strip()
+        if lacks:
+            raise Skip(f"this kernel has no bonds ({lacks})")
+        for n in range(2):
+            lab.net.veth(self.sw.netns, f"m{n}", self.b, f"n{n}")
+            lab.net.ip(self.b, "link", "set", f"n{n}", "down")
+            self.enslave(n)
+        lab.net.ip(self.b, "link", "set", "bond0", "up")
+        lab.net.ip(self.b, "addr", "add", "10.1.0.2/24", "dev", "bond0")
+        self.a = lab.veth_pod(self.sw, "a", "10.1.0.1/24")
+        self.add_bond(self.sw, "m", settings)
+
+    def enslave(self, n):
+        self.lab.net.ip(self.b, "link", "set", f"n{n}", "master", "bond0")
+        self.lab.net.ip(self.b, "link", "set", f"n{n}", "up")
+
+    def set_link(self, n, up):
+        self.lab.net.ip(self.b, "link", "set", f"n{n}", "up" if up else "down")
+
+    def driver(self):
+        """The driver's own words about the bond."""
+        return self.lab.net.run(self.b, "cat", "/proc/net/bonding/bond0", quiet=True)
+
+    def wait_members(self, **wanted):
+        wait_for(f"members {wanted}", lambda: members(self.sw) == wanted, 40)
+
+    def lossless(self, **kw):
+        stream = Stream(self, **kw)
+        time.sleep(3)
+        lost = stream.stop()
+        assert lost == 0, (lost, stream.sent)
+        assert all(got == sorted(got) for got in stream.got), "packets out of order"
+
+
+@limit(500)
+def scenario_a_bond_of_the_kernel_speaks_lacp(lab):
+    """balance-tcp and the bond driver's 802.3ad agree, flows use both links in both directions. A link without carrier,
+    and one whose partner is silent, carry nothing on either side. A restart goes unnoticed by the driver."""
+    pair = KernelPair(lab, ("mode", "802.3ad", "lacp_rate", "fast", "miimon", "100", "xmit_hash_policy", "layer3+4"), TCP)
+    both = lambda: pair.wait_members(enabled=2) or wait_for(
+        "both links in the driver's aggregator", lambda: "Number of ports: 2" in pair.driver(), 40)
+    both()
+    pair.ping()
+    ours = re.search(r"sys_id: (\S+)", pair.sw.appctl("lacp/show", "bond0"))[1]
+    assert f"Partner Mac Address: {ours}" in pair.driver(), pair.driver()
+    for backwards in (False, True):
+        before = pair.sent()
+        pair.lossless(flows=40, per_second=300, backwards=backwards)
+        spread = [now - old for now, old in zip(pair.sent(), before)]
+        assert backwards or min(spread) > 0.15 * sum(spread), spread
+    # The carrier goes.
+    pair.set_link(1, False)
+    pair.wait_members(enabled=1, disabled=1)
+    pair.ping()
+    pair.lossless(flows=40, per_second=300)
+    pair.set_link(1, True)
+    both()
+    # The link leaves the driver's bond: its carrier stays, and no messages come.
+    lab.net.ip(pair.b, "link", "set", "n1", "nomaster")
+    lab.net.ip(pair.b, "link", "set", "n1", "up")
+    pair.wait_members(enabled=1, disabled=1)
+    details = pair.sw.appctl("lacp/show", "bond0")
+    assert re.search(r"member: m1: (expired|defaulted) detached", details), details
+    assert pair.sw.get("interface", "m1", "link_state") == "up"
+    pair.ping()
+    pair.lossless(flows=40, per_second=300)
+    pair.set_link(1, False)
+    pair.enslave(1)
+    both()
+    # The driver's partner is silent: it does not use the links until there is one again.
+    pair.sw.stop_daemon()
+    wait_for("the driver to see no partner", lambda: f"Partner Mac Address: {ours}" not in pair.driver(), 40)
+    pair.sw.start_daemon()
+    both()
+    pair.ping()
+    assert f"Partner Mac Address: {ours}" in pair.driver(), pair.driver()
+
+
+@limit(400)
+def scenario_a_bond_of_the_kernel_fails_over(lab):
+    """active-backup on both sides: both follow the carrier to the other link, and back to the primary."""
+    pair = KernelPair(lab, ("mode", "active-backup", "miimon", "100"), ("bond_mode=active-backup", "other_config:bond-primary=m0"))
+    lab.net.ip(pair.b, "link", "set", "bond0", "type", "bond", "primary", "n0")
+    pair.wait_members(enabled=2)
+    for up, n in ((True, 0), (False, 1), (True, 0)):
+        pair.set_link(0, up)
+        wait_for(f"m{n}", lambda n=n: active(pair.sw) == f"m{n}", 20)
+        wait_for(f"n{n}", lambda n=n: f"Currently Active Slave: n{n}" in pair.driver(), 20)
+        pair.ping()
+        before = pair.sent()
+        pair.lossless(flows=10, per_second=200)
+        spread = [now - old for now, old in zip(pair.sent(), before)]
+        assert spread[n] > 300 and spread[1 - n] < 20, spread
 
 
 def scenario_the_kernel_forwards_to_the_member(lab):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """System tests that need parts which this machine's kernel may lack: VLAN devices on top of a port, disciplines of
-queues, under Linux 6.12."""
+queues, bonds of the kernel, under Linux 6.12."""
 
 import os
 import re
@@ -35,6 +35,16 @@ def scenario_disciplines_of_queues(lab):
     lab.trace.note(out)
     assert re.search(r"^test_qos: 1 passed, 0 failed, 0 skipped$", out, re.M), out
     assert "lacks" not in out, out
+
+
+@limit(1000)
+def scenario_bonds_of_the_kernel(lab):
+    """LACP and active-backup with the kernel's bond driver as the partner."""
+    p = PodLab(lab, modules=("veth", "tun", "bonding"), start=False)
+    out = p.run(f"cd {ROOT} && CARGO_TARGET_DIR=/tmp/target HEDDLED={p.binary} python3 tests/system/test_bonds.py bond_of_the_kernel",
+                timeout=900, check=False)
+    lab.trace.note(out)
+    assert re.search(r"^test_bonds: 2 passed, 0 failed, 0 skipped$", out, re.M), out
 
 
 if __name__ == "__main__":
