@@ -1,7 +1,7 @@
 """Storms of control messages on one port, for bench/protocols: what two pods on other ports lose.
 
 A worker has processor 1; pods, the sender of the storm and iperf3 share processor 0. So each storm is compared with
-data that is sent by the same port at the same rate and dropped by a rule: both cost processor 0 the same.
+data of the same port at the same rate, which a rule drops: both cost processor 0 the same.
 """
 
 import json
@@ -23,7 +23,7 @@ from lab.switch import Switch  # noqa: E402
 KINDS = ("data", "lacp", "igmp", "mld", "records")
 SOURCE = "02:00:00:00:00:03"
 RECORDS = 180
-# Prepared frames of a storm: so many groups are joined again and again.
+# Number of prepared frames of a storm, which are sent again and again.
 VARIANTS = 4096
 
 

@@ -306,7 +306,7 @@ def scenario_balance_slb(lab):
         before = pair.sent()
         lab.net.ping(pods[0], "10.1.0.2", count=20, lossless=False)
         moved = [now - old for now, old in zip(pair.sent(), before)]
-        # Other pods may ask for neighbours meanwhile.
+        # Other pods may send ARP requests meanwhile.
         assert moved[n] >= 20 and moved[1 - n] <= 10, (n, moved)
 
 

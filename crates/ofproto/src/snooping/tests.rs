@@ -88,12 +88,15 @@ fn a_message_does_not_pay_for_the_records_of_others() {
     for n in 0..2 {
         assert_eq!(t.learn(storm(n)), Snooped::Later);
     }
-    assert_eq!(learn(&t, key(9, 9), 1, MembershipChange::Leave, 0), Snooped::Later);
+    assert_eq!(
+        learn(&t, key(9, 9), 1, MembershipChange::Leave, 0),
+        Snooped::Later
+    );
     drop(busy);
     let n_groups = || t.inner.lock().n_groups;
     assert_eq!(learn(&t, key(1, 50), 2, JOIN, 0), Snooped::Later);
     assert_eq!(n_groups(), 17);
-    // A message with many records has time for as many.
+    // A message with 256 records has time for 256 others.
     assert_eq!(t.learn(storm(2)), Snooped::Later);
     assert_eq!(n_groups(), 17 + 16 + 256);
     t.age(0);

@@ -4,8 +4,8 @@
 //! other end is up; the tap is made here. `bench/protocols` calls it. Both senders send bursts of 32 packets
 //! of 1,500 bytes, each burst to the next queue. Each line of the output has these words:
 //!
-//! * `cost SENDER QUEUES CYCLES`: cycles of a packet, with a rate that never holds one back. 0 queues: without
-//!   a row.
+//! * `cost SENDER QUEUES CYCLES`: cycles of a packet, with a rate that never holds one back. 0 queues: no
+//!   row.
 //! * `rate SENDER QUEUES WANTED SENT DEVIATION`: bits per second while queues always have packets, and the
 //!   highest deviation of a queue from its share.
 
@@ -99,7 +99,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     for queues in QUEUES {
-        for bps in RATES_BPS.into_iter().filter(|b| b / u64::from(queues) >= MIN_QUEUE_BPS) {
+        for bps in RATES_BPS
+            .into_iter()
+            .filter(|b| b / u64::from(queues) >= MIN_QUEUE_BPS)
+        {
             for sender in &mut senders {
                 rate(&mut **sender, bps, queues, time)?;
             }

@@ -14,7 +14,7 @@ const LEN: usize = 1500;
 /// Room for the packets that wait in all of the kernel's queues, bytes.
 const SNDBUF: usize = 1 << 29;
 
-/// What was sent in a time.
+/// The packets that were sent in a time.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) packets: u64,

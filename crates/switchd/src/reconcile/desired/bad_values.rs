@@ -46,14 +46,12 @@ const KEYS: &[(&str, &str, Expected)] = &[
 const DELAYS: [&str; 2] = ["bond_updelay", "bond_downdelay"];
 
 impl Expected {
-    /// What is expected and what is used, if `text` makes no sense.
+    /// The expected values and the value in use, if `text` makes no sense.
     fn objection(self, text: &str) -> Option<(String, String)> {
         let number = text.trim().parse::<i64>();
         match self {
             Number(from, to, _) | Clamped(from, to, _)
-                if number
-                    .as_ref()
-                    .is_ok_and(|n| *n == 0 || (from..=to).contains(n)) =>
+                if number.as_ref().is_ok_and(|n| *n == 0 || (from..=to).contains(n)) =>
             {
                 None
             }
