@@ -9,9 +9,9 @@
 //! that moves takes the packets that a worker looks up from then on.
 //!
 //! **Order.** A worker queues packets for several ports and sends them at the end of a burst, port by port.
-//! If a bucket moves within a burst, the earlier packets of a flow must be sent before the later ones are
-//! queued on the new port. So each bucket has the number of its last move ([`BucketChoice::moved`]). A worker
-//! that reads a number above all that it has seen sends its queued packets first.
+//! If a bucket moves within a burst, earlier packets of a flow must be sent before later ones are queued on
+//! the new port. So each bucket has the number of its last move ([`BucketChoice::moved`]). A worker that
+//! reads a number above all that it has seen sends its queued packets first.
 
 use heddle_sync::{CachePadded, Counter};
 use std::sync::Arc;

@@ -12,7 +12,8 @@ const PACKETS: u32 = 5_000;
 /// Offset of a packet's number within its flow.
 const NUMBER_AT: usize = 44;
 
-/// All buckets move from port to port all the time, also within bursts. Each flow's packets are sent in order.
+/// All buckets move from port to port all the time, also within bursts. Each flow's packets are sent in
+/// order.
 #[test]
 fn a_moved_bucket_keeps_the_order_of_flows() {
     let table = LbOutput::new(1);
