@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """System tests under Linux 6.12, for parts that this machine's kernel may lack.
 
-VLAN devices on top of a port, disciplines of queues, bonds of the kernel."""
+VLAN devices on top of a port, disciplines of queues."""
 
 import os
 import re
@@ -36,17 +36,6 @@ def scenario_disciplines_of_queues(lab):
     lab.trace.note(out)
     assert re.search(r"^test_qos: 1 passed, 0 failed, 0 skipped$", out, re.M), out
     assert "lacks" not in out, out
-
-
-@limit(1000)
-def scenario_bonds_of_the_kernel(lab):
-    """LACP and active-backup with the kernel's bond driver as the partner."""
-    p = PodLab(lab, modules=("veth", "tun", "bonding"), start=False)
-    for part in ("kernel_fails_over", "kernel_speaks_lacp"):
-        out = p.run(f"cd {ROOT} && CARGO_TARGET_DIR=/tmp/target HEDDLED={p.binary} timeout 430 python3 tests/system/test_bonds.py {part}",
-                    timeout=440, check=False)
-        lab.trace.note(out)
-        assert re.search(r"^test_bonds: 1 passed, 0 failed, 0 skipped$", out, re.M), out
 
 
 if __name__ == "__main__":
