@@ -1,5 +1,5 @@
 # The entry points of the project. Each target installs what it needs by itself (scripts/setup).
-#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules loaded nic"]      make test [PARTS="lint cargo smoke system differential"]
+#   make demo [KEEP=1] [GUEST=1]      make bench [QUICK=1] [BENCH="pods vhost switch rules loaded nic protocols"]      make test [PARTS="lint cargo smoke system differential"]
 #   make install [PREFIX=/usr/local] [DESTDIR=]      make uninstall      make deb
 #   make props [ROUNDS=10]      make soak [MINUTES=30]      make smoke [ARGS=--all]
 #   make conformance [SUITE=4.0] [ARGS="--files ofproto.at"]
@@ -97,7 +97,7 @@ deb: $(if $(BUILT),,build) ## Debian packages heddle-switch and heddle-tools, in
 	 HEDDLED="$(HEDDLED)" dpkg-buildpackage -b -uc -us -d >../build.log 2>&1 || { tail -n 30 ../build.log >&2; exit 1; }
 	@cp "$(TARGET)"/deb/*.deb "$(DEBS)/" && ls "$(DEBS)"/*.deb
 
-bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes the tables of its pages (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules loaded nic": parts)
+bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes the tables of its pages (QUICK=1: short, writes it elsewhere; BENCH="pods vhost switch rules loaded nic protocols": parts)
 	@$(if $(findstring loaded,$(BENCH)),scripts/setup bench)
 	@rm -rf $(RESULTS); for part in $(BENCH); do case $$part in \
 	   pods) run="bench/run $(if $(QUICK),--quick)";; \
@@ -106,9 +106,10 @@ bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes th
 	   switch) run="bench/switch --only heddle,ovs $(if $(QUICK),--quick,--group page)";; \
 	   rules) run="bench/rules --page $(if $(QUICK),--quick)";; \
 	   nic) run="bench/nic $(if $(QUICK),--rounds 1 --seconds 1)";; \
+	   protocols) run="bench/protocols $(if $(QUICK),--rounds 1 --seconds 1)";; \
 	   *) echo "no such part: $$part"; exit 2;; esac; \
 	   HEDDLED="$(HEDDLED)" $$run --json $(RESULTS)/$$part.json || exit 1; done
-	@$(if $(filter-out nic,$(BENCH)),bench/report $(if $(QUICK),--into $(RESULTS)) $(patsubst %,$(RESULTS)/%.json,$(filter-out nic,$(BENCH))))
+	@$(if $(filter-out nic protocols,$(BENCH)),bench/report $(if $(QUICK),--into $(RESULTS)) $(patsubst %,$(RESULTS)/%.json,$(filter-out nic protocols,$(BENCH))))
 
 conformance: build ## Open vSwitch's own test suite against heddled; writes the pages of its results (SUITE=4.0: a later version, which is built with its clients; ARGS="--files ofproto.at")
 	@scripts/setup $(if $(findstring --system,$(ARGS)),system,conformance)

@@ -4,13 +4,14 @@
 import os
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab import REFERENCE
+from lab import REFERENCE, frames
 from lab.runner import Skip, limit, main
 from lab.shell import wait_for
 
@@ -285,7 +286,11 @@ def scenario_balance_slb(lab):
     # ARP requests of a pod reach the other pods once, and never come back to it.
     listener.setblocking(False)
     drain(listener)
-    lab.net.run(pods[1], "arping", "-c3", "-w3", "-I", "eth0", "10.1.0.99", check=False)
+    asking = lab.net.raw(pods[1], "eth0")
+    request = frames.arp(1, "02:00:00:00:01:01", "10.1.0.11", "00:00:00:00:00:00", "10.1.0.99")
+    for _ in range(3):
+        asking.send(frames.ethernet("ff:ff:ff:ff:ff:ff", "02:00:00:00:01:01", 0x0806, request))
+        time.sleep(0.5)
     seen = [f for f in drain(listener) if f[6:12] == bytes.fromhex("020000000101") and f[12:14] == b"\x08\x06"]
     assert 1 <= len(seen) <= 4, len(seen)
     assert "drop_action_no_bond_member" in pair.sw.appctl("coverage/show")
@@ -299,9 +304,10 @@ def scenario_balance_slb(lab):
     for n in (0, 1, 0):
         assert pair.sw.appctl("bond/migrate", "bond0", bucket, f"m{n}") == "migrated\n"
         before = pair.sent()
-        lab.net.ping(pods[0], "10.1.0.2", count=5, lossless=False)
+        lab.net.ping(pods[0], "10.1.0.2", count=20, lossless=False)
         moved = [now - old for now, old in zip(pair.sent(), before)]
-        assert moved[n] >= 5 and moved[1 - n] <= 2, (n, moved)
+        # Other pods may send ARP requests meanwhile.
+        assert moved[n] >= 20 and moved[1 - n] <= 10, (n, moved)
 
 
 def drain(sock):
@@ -340,6 +346,99 @@ def scenario_rebalancing_keeps_the_order(lab):
     assert "rebalanced (now carrying" in pair.sw.log()
 
 
+# Sends bursts of four packets of 100,000 flows, numbered within the flow: MAC of the target, seconds.
+FLOWS = """
+import socket, struct, sys, time
+mac, seconds = bytes.fromhex(sys.argv[1].replace(":", "")), float(sys.argv[2])
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+s.bind(("eth0", 0))
+with open("/sys/class/net/eth0/address") as f:
+    own = bytes.fromhex(f.read().strip().replace(":", ""))
+ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 48, 1, 0, 64, 17, 0, bytes([10, 1, 0, 1]), bytes([10, 1, 0, 2]))
+total = sum(struct.unpack("!10H", ip))
+total = (total & 0xffff) + (total >> 16)
+ip = ip[:10] + struct.pack("!H", ~total & 0xffff) + ip[12:]
+frame = bytearray(mac + own + b"\\x08\\0" + ip + bytes(28))
+began, n, sent = time.monotonic(), 0, [0] * 100000
+while time.monotonic() - began < seconds:
+    for flow in range(n, n + 25):
+        for _ in range(4):
+            struct.pack_into("!HHHHII", frame, 34, 1000 + flow % 50000, 5005 + flow // 50000, 28, 0, flow, sent[flow])
+            sent[flow] += 1
+            try:
+                s.send(frame)
+            except OSError:
+                pass
+    n = (n + 25) % 100000
+print(sum(sent), sum(x > 0 for x in sent))
+"""
+
+
+def captured(path):
+    """Device, flow and number of each packet of a capture of the device `any`, in the order in which they came."""
+    with open(path, "rb") as file:
+        data = file.read()
+    assert struct.unpack_from("<I", data, 20)[0] == 276, "tcpdump writes LINUX_SLL2"
+    at, packets = 24, []
+    while at + 16 <= len(data):
+        length = struct.unpack_from("<I", data, at + 8)[0]
+        at += 16
+        if length >= 20 + 36:
+            device = struct.unpack_from("!I", data, at + 4)[0]
+            packets.append((device, *struct.unpack_from("!II", data, at + 20 + 28)))
+        at += length
+    return packets
+
+
+@limit(300)
+def scenario_a_hundred_thousand_flows_keep_their_order(lab):
+    """All buckets of balance-tcp move from link to link, by rebalancing and by hand, under packets of 100,000 flows. No
+    packet overtakes another one of its flow."""
+    pair = Pair(lab, bond=(*TCP, "bond_updelay=500", "other_config:bond-rebalance-interval=1000", "other_config:lb-output-action=true"))
+    pair.wait_negotiated()
+    pair.ping()
+    pair.peer.ofctl("add-flow", "br0", "priority=10,udp,actions=drop")
+    path = os.path.join(pair.sw.dir, "any.pcap")
+    tcpdump = subprocess.Popen(
+        ["ip", "netns", "exec", pair.peer.netns, "tcpdump", "-i", "any", "-y", "LINUX_SLL2", "-Q", "in", "-B", "262144", "-s", "80",
+         "-w", path, "udp and dst portrange 5005-5006"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    lab.cleanups.append(tcpdump.kill)
+    wait_for("tcpdump", lambda: os.path.exists(path), 10)
+    mac = lab.net.ip(pair.b, "-o", "link", "show", "dev", "eth0").split("link/ether ")[1].split()[0]
+    sender = subprocess.Popen(["ip", "netns", "exec", pair.a, "python3", "-c", FLOWS, mac, "20"], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, text=True)
+    lab.cleanups.append(sender.kill)
+
+    def buckets():
+        return re.findall(r"bucket (\d+) - member (\d+)", pair.sw.appctl("dpif-netdev/bond-show", quiet=True))
+    moved, before, rounds = 0, buckets(), 0
+    while sender.poll() is None:
+        if rounds % 8 == 0:
+            pair.sw.appctl("bond/disable-member", "bond0", f"m{rounds // 8 % 2}", quiet=True)
+        rounds += 1
+        now = buckets()
+        moved += sum(a != b for a, b in zip(before, now))
+        before = now
+        time.sleep(0.25)
+    sent, flows = map(int, sender.communicate()[0].split())
+    time.sleep(2)
+    tcpdump.terminate()
+    report = tcpdump.communicate(timeout=30)[1]
+    packets = captured(path)
+    by_device = {device: sum(p[0] == device for p in packets) for device in {p[0] for p in packets}}
+    last, late = {}, 0
+    for _, flow, number in packets:
+        late += number < last.get(flow, -1)
+        last[flow] = number
+    lab.trace.note(f"{sent} packets of {flows} flows, {len(packets)} captured ({by_device}), {moved} buckets moved, {late} packets late; {report}")
+    assert late == 0, f"{late} of {len(packets)} packets out of order"
+    assert moved >= 256 and len(before) == 256, (moved, len(before))
+    assert len(packets) > 0.5 * sent and len(by_device) == 2 and min(by_device.values()) > 0.05 * len(packets), (sent, by_device, report)
+    assert flows > 50_000, flows
+    log = pair.sw.log()
+    assert "disabled" in log
+
+
 def scenario_without_a_partner(lab):
     """balance-tcp sends nothing without LACP's consent, and falls back to one link if that is allowed."""
     pair = Pair(lab, peer_bond=None)
@@ -347,9 +446,89 @@ def scenario_without_a_partner(lab):
     show = pair.sw.appctl("bond/show", "bond0")
     assert "lacp_status: configured\n" in show and members(pair.sw) == {"disabled": 2}, show
     lab.net.no_ping(pair.a, "10.1.0.2")
-    pair.sw.vsctl("set", "port", "bond0", "other_config:lacp-fallback-ab=true")
-    wait_for("a member", lambda: active(pair.sw) is not None, 10)
+    pair.sw.vsctl("set", "port", "bond0", "other_config:lacp-fallback-ab=true", "other_config:bond-primary=m1")
+    wait_for("the primary", lambda: active(pair.sw) == "m1", 10)
     pair.ping()
+    show = pair.sw.appctl("bond/show", "bond0")
+    assert "lacp_fallback_ab: true\n" in show and "active-backup primary: m1\n" in show, show
+    before = pair.sent()
+    stream = Stream(pair, flows=50, per_second=500)
+    time.sleep(1)
+    assert stream.stop() == 0
+    # All flows leave by the active member; LACP's own messages leave by both.
+    sent = [now - old for now, old in zip(pair.sent(), before)]
+    assert sent[1] > 50 and sent[0] < 10, sent
+    # A partner comes: both links are used. It goes: one is.
+    pair.peer.vsctl("del-port", "n0", "--", "del-port", "n1")
+    pair.add_bond(pair.peer, "n", TCP)
+    pair.wait_negotiated()
+    pair.ping()
+    before = pair.sent()
+    stream = Stream(pair, flows=50, per_second=500)
+    time.sleep(2)
+    assert stream.stop() == 0
+    sent = [now - old for now, old in zip(pair.sent(), before)]
+    assert min(sent) > 50, sent
+    pair.peer.vsctl("del-port", "bond0", "--", "add-port", "br0", "n0", "--", "add-port", "br0", "n1")
+    wait_for("the fallback", lambda: "lacp_status: configured\n" in pair.sw.appctl("bond/show", "bond0", quiet=True)
+             and active(pair.sw) is not None, 20)
+    pair.ping()
+
+
+def scenario_a_session_of_bfd_is_down(lab):
+    """A member whose BFD session is down is disabled although it has a carrier, and comes back with the session."""
+    # Three seconds until a session is down: on a busy machine messages are late.
+    bfd = ("bfd:enable=true", "bfd:min_rx=1000", "bfd:min_tx=1000")
+    pair = Pair(lab, peer_bond=None, bond=("bond_mode=active-backup", "other_config:bond-primary=m1"))
+    wait_for("both members", lambda: members(pair.sw) == {"enabled": 2}, 5)
+    for n in range(2):
+        for switch, letter in ((pair.sw, "m"), (pair.peer, "n")):
+            switch.vsctl("set", "interface", f"{letter}{n}", *bfd)
+    for n in range(2):
+        pair.sw.wait_column("interface", f"m{n}", "bfd_status:state", "up", 20)
+    wait_for("both members", lambda: members(pair.sw) == {"enabled": 2} and active(pair.sw) == "m1", 10)
+    pair.ping()
+    for bond_mode in ("active-backup", "balance-slb"):
+        pair.sw.vsctl("set", "port", "bond0", f"bond_mode={bond_mode}")
+        stream = Stream(pair, flows=10, per_second=500)
+        time.sleep(1)
+        # The link stays up, and nothing is heard any more. Nor does the peer, which is a bridge, send messages back on
+        # the other link.
+        pair.peer.ofctl("add-flow", "br0", "priority=10,in_port=n1,udp,tp_dst=3784,actions=drop")
+        pair.peer.vsctl("set", "interface", "n1", "bfd:enable=false")
+        wait_for("the member to be disabled", lambda: members(pair.sw) == {"enabled": 1, "disabled": 1}, 10)
+        show = pair.sw.appctl("bond/show", "bond0")
+        assert re.search(r"member m1: disabled\n  may_enable: false", show), show
+        assert pair.sw.get("interface", "m1", "link_state") == "up"
+        time.sleep(1)
+        before = pair.sent()
+        time.sleep(1)
+        during = [now - old for now, old in zip(pair.sent(), before)]
+        assert during[0] > 50 and during[1] < 0.2 * during[0], during  # BFD's own messages continue.
+        lost = stream.stop()
+        # The peer takes packets from both links, so few are lost in either direction.
+        assert lost < 100, f"{lost} of {sum(stream.sent)} lost"
+        pair.peer.ofctl("del-flows", "br0", "udp,tp_dst=3784")
+        pair.peer.vsctl("set", "interface", "n1", "bfd:enable=true")
+        wait_for("the member to come back", lambda: members(pair.sw) == {"enabled": 2}, 20)
+
+
+def scenario_monitoring_by_mii(lab):
+    """bond-detect-mode=miimon follows the kernel's notices, as carrier does: a loss is noticed at once, whatever the
+    interval is."""
+    pair = Pair(lab, peer_bond=None, bond=(
+        "bond_mode=active-backup", "other_config:bond-primary=m1", "other_config:bond-detect-mode=miimon",
+        "other_config:bond-miimon-interval=60000"))
+    wait_for("the primary", lambda: active(pair.sw) == "m1", 5)
+    pair.ping()
+    log = pair.sw.log()
+    assert "bond-detect-mode" not in log and "bond-miimon-interval" in log, log
+    for up, want in ((False, "m0"), (True, "m1"), (False, "m0")):
+        began = time.monotonic()
+        pair.set_link(1, up)
+        wait_for("the failover", lambda want=want: active(pair.sw) == want, 10)
+        assert time.monotonic() - began < 5, time.monotonic() - began
+        pair.ping()
 
 
 @limit(400)
@@ -452,7 +631,7 @@ def scenario_settings_that_make_no_sense(lab):
     pair = Pair(lab, peer_bond=None, bond=(
         "lacp=active", "other_config:bond-detect-mode=psychic", "other_config:lacp-system-id=zz", "other_config:bond-hash-basis=-1",
         "other_config:bond-rebalance-interval=5", "other_config:lacp-system-priority=99999", "other_config:bond-primary=m7",
-        "bond_updelay=-5"))
+        "bond_updelay=-5", "bond_fake_iface=true", "other_config:lacp-time=sometimes", "other_config:lacp-fallback-ab=perhaps"))
     wait_for("both members", lambda: members(pair.sw) == {"enabled": 2}, 5)
     show = pair.sw.appctl("bond/show", "bond0")
     for line in ("bond_mode: active-backup", "bond-hash-basis: 4294967295", "updelay: 0 ms", "lacp_status: off",
@@ -461,6 +640,17 @@ def scenario_settings_that_make_no_sense(lab):
     log = pair.sw.log()
     assert "port bond0: unsupported bond-detect-mode psychic, defaulting to carrier" in log
     assert "port bond0: LACP system ID (zz) must be an Ethernet address." in log
+    for line in ("other_config:bond-rebalance-interval=5 is not a number of at least 1000, or 0: 1000 is used",
+                 "other_config:lacp-system-priority=99999 is not a number from 1 to 65535: the default is used",
+                 "other_config:lacp-time=sometimes is not slow or fast: slow is used",
+                 "other_config:lacp-fallback-ab=perhaps is not true or false: false is used",
+                 "bond_updelay=-5 is below 0: 0 is used",
+                 "bond_fake_iface is not supported yet and changes nothing: no device stands for the bond"):
+        assert log.count(f"port bond0: {line}") == 1, line
+    # Open vSwitch would have made an internal port of this name, which carries nothing.
+    assert "bond0" not in pair.sw.ofctl("show", "br0")
+    pair.sw.vsctl("set", "interface", "m0", "other_config:lacp-port-id=0x11")
+    assert "interface m0: other_config:lacp-port-id=0x11 is not a number from 1 to 65535: the default is used" in pair.sw.log()
     pair.ping()
     pair.sw.vsctl("set", "port", "bond0", "other_config:lacp-system-id=00:00:00:00:00:00")
     assert "port bond0: Invalid zero LACP system ID." in pair.sw.log()

@@ -383,6 +383,15 @@ def scenario_bad_messages(lab):
              "other_config:mcast-snooping-flood=maybe")
     net.data("a", "bc")
     assert net.members() == {(net.number("b"), OTHER)}
+    if not sw.is_reference:
+        log = sw.log()
+        for line in ("bridge br0: other_config:mcast-snooping-aging-time=soon is not a number from 15 to 3600: 300 is used",
+                     "bridge br0: other_config:mcast-snooping-table-size=-7 is not a number from 10 to 1000000: 2048 is used",
+                     "bridge br0: other_config:mcast-snooping-disable-flood-unregistered=perhaps is not true or false: false is used",
+                     "port vc: other_config:mcast-snooping-flood=maybe is not true or false: false is used"):
+            assert log.count(line) == 1, line
+        sw.vsctl("set", "bridge", "br0", "other_config:mcast-snooping-aging-time=5")
+        assert "other_config:mcast-snooping-aging-time=5 is not a number from 15 to 3600: 15 is used" in sw.log()
 
 
 @limit(300)

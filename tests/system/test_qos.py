@@ -237,6 +237,15 @@ def scenario_values_that_are_no_numbers(lab):
     error("c0", "max-rate=10M is no number")
     create("c0", "type=linux-sfq")
     error("c0", "this port has only egress-policer, trtcm-policer, linux-htb, linux-hfsc, linux-noop")
+    for kind in ("linux-codel", "linux-fq_codel", "linux-netem"):
+        create("c0", f"type={kind}")
+        wait_for(f"{kind} to be named", lambda kind=kind: f"{kind}" in sw.get("interface", "c0", "error"))
+        error("c0", "this port has only egress-policer, trtcm-policer, linux-htb, linux-hfsc, linux-noop")
+    for kind in ("egress-policer", "trtcm-policer"):
+        create("vb", f"type={kind}", "other-config:cir=1000000", "other-config:cbs=20000")
+        wait_for(f"{kind} to be named", lambda kind=kind: kind in sw.get("interface", "vb", "error"))
+        error("vb", "this port has only linux-htb, linux-hfsc, linux-sfq, linux-codel, linux-fq_codel, linux-netem, linux-noop")
+        assert kind in sw.log()
     create("c0", "type=egress-policer", "other-config:cir=1000")
     error("c0", "cir and cbs have to be numbers above 0")
     create("c0", "type=linux-htb", "other-config:max-rate=10000000")

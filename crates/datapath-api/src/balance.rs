@@ -5,15 +5,25 @@
 //! is made by a worker for each packet ([`Action::LbOutput`](crate::Action::LbOutput), Open vSwitch's
 //! `lb_output`), in a table that a control thread changes in place.
 //!
-//! **Threads.** Workers read ports and count bytes, a control thread writes ports and reads bytes. All
-//! accesses are relaxed: a bucket that moves takes the packets that a worker looks up from then on.
+//! **Threads.** Workers read ports and count bytes, a control thread writes ports and reads bytes. A bucket
+//! that moves takes the packets that a worker looks up from then on.
+//!
+//! **Order.** A worker queues packets for several ports and sends them at the end of a burst, port by port.
+//! If a bucket moves within a burst, earlier packets of a flow must be sent before later ones are queued on
+//! the new port. So each bucket has the number of its last move ([`BucketChoice::moved`]). A worker that
+//! reads a number above all that it has seen sends its queued packets first.
 
 use heddle_sync::{CachePadded, Counter};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 
 /// The number in place of a port's where a bucket has none.
 const NO_PORT: u32 = u32::MAX;
+/// Number of the last move of a bucket of any bond. Bonds are changed by one thread at a time.
+static MOVES: AtomicU32 = AtomicU32::new(0);
 /// Number of sets of counters. Workers beyond it share sets, and lose counts sometimes.
 const SHARDS: usize = 16;
 
@@ -23,7 +33,8 @@ pub struct LbOutput {
     /// Number of the table.
     pub id: u32,
     basis: AtomicU32,
-    ports: [AtomicU32; LbOutput::BUCKETS],
+    /// The port in the low half, the number of the move in the high half.
+    buckets: [AtomicU64; LbOutput::BUCKETS],
     bytes: Box<[CachePadded<[Counter; LbOutput::BUCKETS]>]>,
 }
 
@@ -37,7 +48,7 @@ impl LbOutput {
         Arc::new(Self {
             id,
             basis: AtomicU32::new(0),
-            ports: std::array::from_fn(|_| AtomicU32::new(NO_PORT)),
+            buckets: std::array::from_fn(|_| AtomicU64::new(NO_PORT.into())),
             bytes: (0..SHARDS).map(|_| counters()).collect(),
         })
     }
@@ -49,15 +60,29 @@ impl LbOutput {
     pub fn set_basis(&self, basis: u32) {
         self.basis.store(basis, Relaxed);
     }
-    /// Number of the port of a bucket; `None`: its packets are dropped.
+    /// The port of a bucket, for a worker that sends.
     #[inline]
-    pub fn port(&self, bucket: u8) -> Option<u32> {
-        let port = self.ports[usize::from(bucket)].load(Relaxed);
-        (port != NO_PORT).then_some(port)
+    pub fn choice(&self, bucket: u8) -> BucketChoice {
+        // Pairs with the Release in `set_port`: a worker that has seen a move sees all earlier ones.
+        let word = self.buckets[usize::from(bucket)].load(Acquire);
+        #[allow(clippy::cast_possible_truncation)] // the halves of a word
+        let (port, moved) = (word as u32, (word >> 32) as u32);
+        BucketChoice {
+            port: (port != NO_PORT).then_some(port),
+            moved,
+        }
     }
-    /// Changes the port of a bucket.
+    /// Number of the port of a bucket; `None`: its packets are dropped.
+    pub fn port(&self, bucket: u8) -> Option<u32> {
+        self.choice(bucket).port
+    }
+    /// Changes the port of a bucket. Only one thread at a time may change buckets of any bond.
     pub fn set_port(&self, bucket: u8, port: Option<u32>) {
-        self.ports[usize::from(bucket)].store(port.unwrap_or(NO_PORT), Relaxed);
+        if self.port(bucket) != port {
+            let moved = MOVES.fetch_add(1, Relaxed).wrapping_add(1);
+            let word = u64::from(moved) << 32 | u64::from(port.unwrap_or(NO_PORT));
+            self.buckets[usize::from(bucket)].store(word, Release);
+        }
     }
     /// Counts bytes that worker `worker` sends in a bucket.
     #[inline]
@@ -69,6 +94,15 @@ impl LbOutput {
         let shards = self.bytes.iter().map(|s| s[usize::from(bucket)].get());
         shards.fold(0, u64::wrapping_add)
     }
+}
+
+/// The port of a bucket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BucketChoice {
+    /// The number of the port; `None`: packets are dropped.
+    pub port: Option<u32>,
+    /// Number of the bucket's last move. Numbers count up over all bonds, and wrap.
+    pub moved: u32,
 }
 
 /// The same table.
@@ -94,6 +128,11 @@ mod tests {
         assert_eq!(table.port(3), None);
         table.set_port(3, Some(9));
         assert_eq!((table.port(3), table.port(4)), (Some(9), None));
+        let before = table.choice(3).moved;
+        table.set_port(3, Some(9));
+        assert_eq!(table.choice(3).moved, before, "that is no move");
+        table.set_port(3, None);
+        assert!(table.choice(3).moved.wrapping_sub(before).cast_signed() > 0);
         for worker in 0..40 {
             table.count(worker, 3, 10);
         }

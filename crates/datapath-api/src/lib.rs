@@ -46,7 +46,7 @@ pub use action::{
     Action, DropReason, HashAlg, Masked, NshHeader, PortNo, TunnelKey, Upcall, UpcallCookie, UpcallData,
     UpcallKind, Wait,
 };
-pub use balance::LbOutput;
+pub use balance::{BucketChoice, LbOutput};
 pub use changes::{Changes, Override};
 pub use drops::DropKind;
 pub use engine::{DeviceStats, Engine, LinkChange, NoReply, Posted};

@@ -11,7 +11,7 @@ mod memory;
 mod steady;
 
 use heddle_conntrack::{CtAction, CtNat, NatEnd, NatHow, NatRange};
-use heddle_datapath_api::{Action, Generations, Masked, PortNo, Request, Translate, Translation};
+use heddle_datapath_api::{Action, Generations, LbOutput, Masked, PortNo, Request, Translate, Translation};
 use heddle_packet::Csum;
 use heddle_tunnel::action::Numbers;
 use heddle_tunnel::outer::SOURCE_PORTS;
@@ -257,6 +257,12 @@ fn main() {
             Action::Output(PortNo(1)),
         ]
     };
+    // A bond with this number of members.
+    let balanced = |members: u8| {
+        let table = LbOutput::new(1);
+        (0..=u8::MAX).for_each(|bucket| table.set_port(bucket, Some(u32::from(1 + bucket % members))));
+        vec![Action::LbOutput(table)]
+    };
     println!("counter: {:.2} GHz", heddle_sys::Tsc::hz() as f64 / 1e9);
     let cases = [
         ("1 flow", 1, 1, Rules::Exact, 1, out()),
@@ -265,6 +271,15 @@ fn main() {
         ("1k flows", 1000, 1, Rules::Exact, 1, out()),
         ("10k flows", 10_000, 1, Rules::Exact, 1, out()),
         ("10k flows, one wildcarded entry", 10_000, 1, Rules::Any, 1, out()),
+        (
+            "10k flows, balance-tcp, one member",
+            10_000,
+            1,
+            Rules::Any,
+            1,
+            balanced(1),
+        ),
+        ("10k flows, balance-tcp", 10_000, 1, Rules::Any, 1, balanced(2)),
         ("100k flows", 100_000, 1, Rules::Exact, 1, out()),
         ("1M flows", 1_000_000, 1, Rules::Exact, 1, out()),
         ("16M flows, 16 masks", 16_000_000, 1, Rules::Masks, 16, out()),

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""System tests that need parts which this machine's kernel may lack: VLAN devices on top of a port, disciplines of
-queues, under Linux 6.12."""
+"""System tests under Linux 6.12, for parts that this machine's kernel may lack.
+
+VLAN devices on top of a port, disciplines of queues."""
 
 import os
 import re

@@ -5,7 +5,7 @@
 //! the outer headers of a tunnel, the tunnel's own addresses and ports do.
 
 use super::{Exec, LiveId, Meta};
-use heddle_datapath_api::{DropKind, LbOutput};
+use heddle_datapath_api::{BucketChoice, DropKind, LbOutput};
 use heddle_packet::Packet;
 use std::ops::Range;
 
@@ -93,8 +93,13 @@ impl Exec<'_> {
             let p = self.live.get(id);
             let bucket = bucket(p, meta, basis);
             table.count(worker, bucket, p.len() as u64);
-            let (port, len) = (table.port(bucket), u32::try_from(p.len()).unwrap_or(u32::MAX));
-            if port == run_port && run.end == id {
+            let (choice, len) = (table.choice(bucket), u32::try_from(p.len()).unwrap_or(u32::MAX));
+            let port = choice.port;
+            if self.has_moved(choice) {
+                self.send_run(run_port, std::mem::replace(&mut run, id..id), longest);
+                self.send_before_move(choice);
+            }
+            if port == run_port && run.end == id && !run.is_empty() {
                 run.end = id + 1;
                 longest = longest.max(len);
             } else {
@@ -114,10 +119,27 @@ impl Exec<'_> {
         let bucket = bucket(p, meta, table.basis());
         let len = p.len().min(usize::try_from(cut).unwrap_or(usize::MAX));
         table.count(self.tx.worker, bucket, len as u64);
-        match table.port(bucket) {
+        let choice = table.choice(bucket);
+        if self.has_moved(choice) {
+            self.send_before_move(choice);
+        }
+        match choice.port {
             None => self.lost(DropKind::NoBondMember, id..id + 1),
             Some(port) => self.output_trunc(port, cut, id),
         }
+    }
+
+    /// Whether a bucket has moved since this worker last looked.
+    #[inline]
+    fn has_moved(&self, choice: BucketChoice) -> bool {
+        choice.moved.wrapping_sub(self.tx.moves_seen).cast_signed() > 0
+    }
+
+    /// Sends all queued packets: on the old port of a bucket there may be packets of the same flow.
+    #[cold]
+    fn send_before_move(&mut self, choice: BucketChoice) {
+        self.tx.moves_seen = choice.moved;
+        self.tx.flush(self.live, self.pool, self.drops);
     }
 
     fn send_run(&mut self, port: Option<u32>, run: Range<LiveId>, longest: u32) {

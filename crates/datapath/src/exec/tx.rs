@@ -154,6 +154,9 @@ pub(crate) struct TxTable {
     pub(crate) watch: PacketWatch,
     /// Number of this worker, for counters of its own.
     pub(crate) worker: usize,
+    /// Number of the last move of a bond's bucket that this worker has seen
+    /// ([`heddle_datapath_api::BucketChoice::moved`]).
+    pub(crate) moves_seen: u32,
     /// Batches and packets sent since the worker last took the numbers.
     pub(crate) batches: u64,
     pub(crate) sent: u64,

@@ -57,6 +57,16 @@ impl FakePort {
             opened: 0.into(),
         })
     }
+    /// A port with the same wires: packets of both are in one list, in the order in which they were sent.
+    pub(crate) fn twin(&self, name: &str) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            wires: Arc::clone(&self.wires),
+            bell: Arc::new(EventFd::new().unwrap()),
+            mtu: self.mtu,
+            opened: 0.into(),
+        })
+    }
     /// Sets whether the port reports right checksums of received packets.
     pub(crate) fn set_checked(&self, on: bool) {
         self.wires.checked.store(on, Relaxed);

@@ -1,5 +1,6 @@
 //! The datapath as a whole, on ports made of memory.
 
+mod balance;
 mod changing;
 mod checksums;
 mod connections;

@@ -42,6 +42,8 @@ pub(super) struct Bond {
     /// Empty, or [`BUCKETS`] of them.
     pub(super) buckets: Vec<Bucket>,
     pub(super) next_rebalance_ms: u64,
+    /// Last change of the interval. Buckets move later than that, as with Open vSwitch.
+    interval_changed_ms: Option<u64>,
     /// Gratuitous packets are due.
     send_learning: bool,
     /// The active member's address has changed: it is to be written to the database.
@@ -63,6 +65,7 @@ impl Bond {
             lacp: LacpState::Off,
             buckets: Vec::new(),
             next_rebalance_ms: 0,
+            interval_changed_ms: None,
             send_learning: false,
             active_changed: false,
             came: false,
@@ -80,6 +83,7 @@ impl Bond {
             // The interval that has begun ends earlier or later.
             let began_ms = self.next_rebalance_ms.saturating_sub(old.rebalance_ms);
             self.next_rebalance_ms = began_ms + new.rebalance_ms;
+            self.interval_changed_ms = Some(now_ms);
         }
         let reset = old.mode != new.mode
             || old.basis != new.basis
@@ -216,7 +220,9 @@ impl Bond {
     /// When it has to run again, ms. `None`: only after an event.
     pub(super) fn wake_ms(&self) -> Option<u64> {
         let delays = self.members.iter().filter_map(|m| m.delay_ends_ms);
-        let rebalance = (self.is_balanced() && !self.buckets.is_empty()).then_some(self.next_rebalance_ms);
+        let changed_ms = self.interval_changed_ms.map_or(0, |ms| ms + 1);
+        let rebalance_ms = self.next_rebalance_ms.max(changed_ms);
+        let rebalance = (self.is_balanced() && !self.buckets.is_empty()).then_some(rebalance_ms);
         delays.chain(rebalance).min()
     }
 
@@ -351,7 +357,8 @@ impl Bond {
 
     /// Rebalances, if it is time. The loads of the interval have been accounted.
     pub(super) fn rebalance(&mut self, now_ms: u64) {
-        if !self.is_balanced() || self.buckets.is_empty() || now_ms < self.next_rebalance_ms {
+        let is_due = now_ms >= self.next_rebalance_ms && self.interval_changed_ms != Some(now_ms);
+        if !self.is_balanced() || self.buckets.is_empty() || !is_due {
             return;
         }
         self.next_rebalance_ms = now_ms + self.settings.rebalance_ms;

@@ -201,6 +201,24 @@ fn load_moves_to_the_member_with_less() {
     assert_eq!(b.next_rebalance_ms, 21_000);
 }
 
+/// An interval that is over by the new setting ends at once, but not before time has passed.
+#[test]
+fn a_changed_interval_counts_from_the_last_rebalancing() {
+    let mut b = bond(settings(Mode::BalanceSlb), 2);
+    assert_eq!(b.next_rebalance_ms, 11_000);
+    let with = |rebalance_ms| BondSettings {
+        rebalance_ms,
+        ..settings(Mode::BalanceSlb)
+    };
+    b.configure(with(2000), 9000);
+    b.rebalance(9000);
+    assert_eq!((b.next_rebalance_ms, b.wake_ms()), (3000, Some(9001)));
+    b.rebalance(9001);
+    assert_eq!((b.next_rebalance_ms, b.wake_ms()), (11_001, Some(11_001)));
+    b.configure(with(60_000), 10_000);
+    assert_eq!(b.next_rebalance_ms, 69_001);
+}
+
 #[test]
 fn small_differences_and_single_flows_stay() {
     let of = |buckets: &[u64]| MemberLoad {

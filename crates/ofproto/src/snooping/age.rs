@@ -44,7 +44,7 @@ impl SnoopingTable {
     /// about once a second.
     pub fn age(&self, now_ms: u64) {
         let mut inner = self.inner.lock();
-        self.learn_queued(&mut inner);
+        self.learn_queued(&mut inner, usize::MAX);
         for (kind, idle_ms) in [inner.config.idle_s * 1000, ROUTER_IDLE_MS]
             .into_iter()
             .enumerate()
@@ -74,7 +74,7 @@ impl SnoopingTable {
     /// Forgets all groups and routers (`mdb/flush`).
     pub fn flush(&self) {
         let mut inner = self.inner.lock();
-        self.learn_queued(&mut inner);
+        self.learn_queued(&mut inner, usize::MAX);
         let keys: Vec<GroupKey> = inner.states.keys().copied().collect();
         keys.into_iter().for_each(|key| self.drop_state(&mut inner, key));
     }
@@ -82,7 +82,7 @@ impl SnoopingTable {
     /// Forgets one port (it has gone, or its VLANs have changed).
     pub fn flush_bundle(&self, bundle: u32) {
         let mut inner = self.inner.lock();
-        self.learn_queued(&mut inner);
+        self.learn_queued(&mut inner, usize::MAX);
         let of_bundle = inner.ages.iter().flatten().filter(|(_, (_, b))| *b == bundle);
         let keys: Vec<GroupKey> = of_bundle.map(|(_, (key, _))| *key).collect();
         for key in keys {

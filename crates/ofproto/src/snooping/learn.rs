@@ -10,6 +10,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Maximum number of reports of a bridge that wait for a thread with the mutex.
 const MAX_QUEUED_REPORTS: usize = 1024;
+/// Queued reports that a message may learn for other ports, beside as many as it has records of its own. A
+/// message pays for the time of its own records, not for those of a storm.
+const MAX_FOREIGN_REPORTS: usize = 16;
 /// Maximum number of groups that are counted for another of their ports before one is forgotten.
 const MAX_HANDOVERS: usize = 16;
 
@@ -105,25 +108,38 @@ impl Inner {
 
 impl SnoopingTable {
     /// Learns the changes that one message announces. Never waits.
-    pub(crate) fn learn(&self, reports: impl Iterator<Item = MembershipReport>) -> Snooped {
+    pub(crate) fn learn(&self, reports: impl Iterator<Item = MembershipReport> + Clone) -> Snooped {
         let Some(mut inner) = self.inner.try_lock() else {
-            for report in reports {
-                if self.queue.try_send(report).is_err() {
-                    coverage::MCAST_QUEUE_FULL.count();
-                }
-            }
-            return Snooped::Later;
+            return self.queue(reports);
         };
         // Earlier reports first: a port may leave a group and join it again.
-        self.learn_queued(&mut inner);
+        let most = reports.clone().count() + MAX_FOREIGN_REPORTS;
+        if self.learn_queued(&mut inner, most) == most {
+            // The last ones wait, and so do these.
+            return self.queue(reports);
+        }
         Snooped::Changed(reports.filter(|r| self.learn_one(&mut inner, r)).count())
     }
 
-    /// Learns the reports of threads that found the mutex taken.
-    pub(super) fn learn_queued(&self, inner: &mut Inner) {
-        while let Ok(report) = inner.queue.try_recv() {
+    /// Leaves reports for a later message, or for [`SnoopingTable::age`].
+    fn queue(&self, reports: impl Iterator<Item = MembershipReport>) -> Snooped {
+        for report in reports {
+            if self.queue.try_send(report).is_err() {
+                coverage::MCAST_QUEUE_FULL.count();
+            }
+        }
+        Snooped::Later
+    }
+
+    /// Learns at most `most` of the reports that were left in the queue. Returns their number.
+    pub(super) fn learn_queued(&self, inner: &mut Inner, most: usize) -> usize {
+        for n in 0..most {
+            let Ok(report) = inner.queue.try_recv() else {
+                return n;
+            };
             self.learn_one(inner, &report);
         }
+        most
     }
 
     fn learn_one(&self, inner: &mut Inner, report: &MembershipReport) -> bool {

@@ -79,6 +79,31 @@ fn listeners_come_and_go_and_move_the_slot() {
     );
 }
 
+/// A message beside a storm learns few of the storm's records, and none is lost or out of order.
+#[test]
+fn a_message_does_not_pay_for_the_records_of_others() {
+    let (t, _) = table(2000);
+    let storm = |n: u8| (0..=u8::MAX).map(move |i| report(key(i, u16::from(n)), 1, JOIN, 0));
+    let busy = t.inner.lock();
+    for n in 0..2 {
+        assert_eq!(t.learn(storm(n)), Snooped::Later);
+    }
+    assert_eq!(
+        learn(&t, key(9, 9), 1, MembershipChange::Leave, 0),
+        Snooped::Later
+    );
+    drop(busy);
+    let n_groups = || t.inner.lock().n_groups;
+    assert_eq!(learn(&t, key(1, 50), 2, JOIN, 0), Snooped::Later);
+    assert_eq!(n_groups(), 17);
+    // A message with 256 records has time for 256 others.
+    assert_eq!(t.learn(storm(2)), Snooped::Later);
+    assert_eq!(n_groups(), 17 + 16 + 256);
+    t.age(0);
+    assert_eq!(n_groups(), 3 * 256 + 1);
+    assert_eq!(learn(&t, key(1, 51), 2, JOIN, 0), Snooped::Changed(1));
+}
+
 #[test]
 fn a_router_port_is_no_listener() {
     let (t, _) = table(100);

@@ -24,6 +24,7 @@
 //! | `Datapath`, `CT_Zone`, `CT_Timeout_Policy` | `desired/datapath.rs` | `zones.rs` | `writeback/datapath.rs` |
 //! | `SSL` | `desired/ssl.rs` | `reconciler.rs` (`configure_switch`) | – |
 //! | settings without effect | `desired/without_effect.rs` | – | – |
+//! | values that make no sense, of bonds and snooping | `desired/bad_values.rs` | – | – |
 //!
 //! A column that the switch itself writes is in the list of its table that `writeback/mod.rs` has
 //! (`NOT_CONFIG`). Otherwise each write would count as a change of the configuration.

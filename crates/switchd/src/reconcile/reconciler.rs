@@ -48,6 +48,8 @@ pub(super) struct Reconciler {
     logged_sleep: Option<heddle_datapath::MaxSleep>,
     /// Warnings about the configuration.
     warnings: Rounds,
+    /// Lines about values that make no sense, which were logged.
+    bad_values: Vec<String>,
     /// `next_cfg` of the configuration that is in force.
     applied: Option<i64>,
     /// Version of the database's schema.
@@ -84,6 +86,7 @@ impl Reconciler {
             refused: Refused::default(),
             logged_sleep: None,
             warnings: Rounds::default(),
+            bad_values: Vec::new(),
             applied: None,
             schema_version: None,
         }
@@ -261,6 +264,8 @@ impl Reconciler {
             desired::log_without_effect(&known, &desired.without_effect);
             known.clone_from(&desired.without_effect);
         }
+        desired::log_bad_values(&self.bad_values, &desired.bad_values);
+        self.bad_values.clone_from(&desired.bad_values);
         let metrics = desired.other_config.get("heddle-metrics");
         self.metrics.configure(metrics.unwrap_or_default());
         let has_bridges = !self.bridges.is_empty();

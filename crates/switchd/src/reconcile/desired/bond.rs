@@ -42,23 +42,26 @@ fn bond(row: &Row, name: &str, other_config: &Smap, floods_vlans: bool) -> BondS
         log::warn!(target: "bridge", "port {name}: unsupported bond-detect-mode {detect}, defaulting to carrier");
     }
     let delay_ms = |column| u64::try_from(value(row.int(column))).unwrap_or(0);
-    let rebalance_ms = match other_config.number("bond-rebalance-interval", DEFAULT_REBALANCE_MS) {
-        0 => 0,
-        ms => ms.max(MIN_REBALANCE_MS),
+    let interval_ms = other_config.get("bond-rebalance-interval");
+    let rebalance_ms = match interval_ms.map(|ms| ms.trim().parse::<i64>()) {
+        None | Some(Err(_)) => DEFAULT_REBALANCE_MS,
+        Some(Ok(0)) => 0,
+        Some(Ok(ms)) => u64::try_from(ms).unwrap_or(0).max(MIN_REBALANCE_MS),
     };
     let basis = other_config
         .get("bond-hash-basis")
         .and_then(|b| b.trim().parse::<i32>().ok());
+    let fallback = other_config.bool("lacp-fallback-ab", false);
     let primary = other_config
         .get("bond-primary")
-        .filter(|_| mode == Mode::ActiveBackup);
+        .filter(|_| mode == Mode::ActiveBackup || fallback);
     BondSettings {
         mode,
         updelay_ms: delay_ms("bond_updelay"),
         downdelay_ms: delay_ms("bond_downdelay"),
         rebalance_ms,
         basis: basis.map_or(0, i32::cast_unsigned),
-        fallback: other_config.bool("lacp-fallback-ab", false),
+        fallback,
         all_members_active: other_config.bool("all-members-active", false),
         primary: primary.map(str::to_owned),
         lb_output: mode == Mode::BalanceTcp && other_config.bool("lb-output-action", false),

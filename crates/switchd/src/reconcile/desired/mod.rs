@@ -4,6 +4,7 @@
 //! name) is left out with a warning. A value that makes no sense gets its default, with a warning where Open
 //! vSwitch gives one.
 
+mod bad_values;
 mod bond;
 mod bridge;
 mod controller;
@@ -15,6 +16,7 @@ mod smap;
 mod ssl;
 mod without_effect;
 
+pub(super) use bad_values::log_bad_values;
 pub(super) use bridge::BridgeRow;
 pub(super) use controller::{ControllerRow, Remote};
 pub(super) use datapath::{DatapathRow, ZoneRow};
@@ -43,6 +45,8 @@ pub(super) struct Desired {
     pub(super) datapaths: BTreeMap<String, DatapathRow>,
     /// Settings without effect.
     pub(super) without_effect: Vec<WithoutEffect>,
+    /// Lines about values that make no sense.
+    pub(super) bad_values: Vec<String>,
     /// Bridges by name.
     pub(super) bridges: BTreeMap<String, BridgeRow>,
 }
@@ -59,6 +63,7 @@ impl Desired {
             ssl: ssl::read(db, top),
             datapaths: DatapathRow::read_all(db, top),
             without_effect: without_effect::list(db, top),
+            bad_values: bad_values::list(db, top),
             bridges: BTreeMap::new(),
         };
         for row in db.referenced(top, "bridges", "Bridge") {
