@@ -233,10 +233,11 @@ impl Ofproto {
         self.pipeline().underlay().deferred_work.register();
         self.bridges().iter().for_each(|b| b.do_deferred_work());
         self.send_neighbour_requests();
-        if self.bonds.take_stale()
+        let moved = self.pipeline().take_guests_moved();
+        if (self.bonds.take_stale() || moved)
             && let Some(dp) = self.engine()
         {
-            // Flows that the kernel forwards leave a member that has failed.
+            // Flows that the kernel forwards leave a member that has failed, or a device that the guest left.
             dp.observe_now();
         }
         self.report_links();
