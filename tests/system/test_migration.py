@@ -406,6 +406,38 @@ def scenario_steps_are_killed(lab):
     talk(*stream)
 
 
+def resident(sw):
+    """Memory of the daemon, KiB."""
+    with open(f"/proc/{sw.pid}/status") as file:
+        return int(re.search(r"VmRSS:\s+(\d+)", file.read()).group(1))
+
+
+@limit(250)
+def scenario_moves_in_a_row(lab):
+    """200 moves of 1,000 connections between two nodes leave nothing behind."""
+    move = Move(lab)
+    moved_file(move.file("many"), [connection(0, n) for n in range(1000)])
+    heddle(move.nodes[0], "import", "-f", move.file("many"), PORT)
+    heddle(move.nodes[0], "finish", PORT)
+    move.unplugged(1)
+    path = move.file()
+    sizes = []
+    for turn in range(200):
+        a, b = move.nodes[turn % 2], move.nodes[1 - turn % 2]
+        heddle(a, "export", "-f", path, PORT)
+        _, out = heddle(b, "import", "-f", path, PORT)
+        assert "1000 of 1000 connections are here now (1000 new)" in out, out
+        assert "1000 connections have ended here" in heddle(a, "finish", PORT)[1]
+        assert "1000 imported connections" in heddle(b, "finish", PORT)[1]
+        if turn in (49, 199):
+            sizes.append([resident(sw) for sw in move.nodes])
+    counts = [int(sw.appctl("dpctl/ct-get-nconns")) for sw in move.nodes]
+    assert counts == [1000, 0], counts
+    assert all("no move has begun here" in heddle(sw, "status")[1] for sw in move.nodes)
+    print(f"  200 moves: daemons of {sizes[0]} KiB after 50, {sizes[1]} KiB after all")
+    assert all(late < early + 4096 for early, late in zip(*sizes)), sizes
+
+
 @limit(200)
 def scenario_a_hundred_thousand_connections(lab):
     """Export and import of 100,000 connections, beside another guest's pings at both nodes."""

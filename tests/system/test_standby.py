@@ -19,12 +19,15 @@ TYPE = 0x88b5
 class Pair:
     """A switch with a guest behind two ports, `vp` (the primary) and `vs`, and a peer on port 9."""
 
-    def __init__(self, lab, mac=GUEST):
+    def __init__(self, lab, mac=GUEST, system=False):
         self.lab, self.net = lab, lab.net
-        self.sw = lab.switch()
+        self.sw = lab.switch(system=system)
         if self.sw.is_reference:
             raise Skip("the reference has no such ports")
-        lab.bridge(self.sw)
+        if system:
+            self.sw.vsctl("add-br", "br0")
+        else:
+            lab.bridge(self.sw)
         self.peer = lab.veth_pod(self.sw, "peer", "10.1.0.9/24", mac=PEER, column=["--", "set", "interface", "vpeer", "ofport_request=9"])
         self.guest = lab.net.namespace("guest")
         ids = [f"external_ids:attached-mac={mac}"] if mac else []
@@ -118,6 +121,49 @@ def scenario_link_and_rows(lab):
     assert arrived(e0, 101) == 1
 
 
+class Pinger:
+    """Pings of the guest by either device, as frames."""
+
+    def __init__(self, pair):
+        pair.net.ip(pair.peer, "neigh", "add", "10.1.0.5", "lladdr", GUEST, "dev", "eth0")
+        *self.devices, peer = pair.raw()
+        peer.close()
+        for sock in self.devices:
+            sock.settimeout(0)
+        # How often each was answered; answers by the device that did not send.
+        self.answers, self.number, self.misplaced, self.silences = {}, 0, 0, []
+
+    def collect(self, using):
+        for sock in self.devices:
+            while True:
+                try:
+                    got = sock.recv(2000)
+                except BlockingIOError:
+                    break
+                if got[:6] == frames.mac(GUEST) and got[12:14] == b"\x08\0" and got[23] == 1 and got[34] == 0:
+                    number = int.from_bytes(got[40:42], "big")
+                    self.answers[number] = self.answers.get(number, 0) + 1
+                    self.misplaced += sock is not using
+
+    def ping(self, device, count, interval=0.002):
+        """Pings by one device, until all are answered or two seconds are over; notes the first silence."""
+        using, began, first = self.devices[device], time.monotonic(), None
+        before = self.number
+        for _ in range(count):
+            self.number += 1
+            echo = frames.icmp(8, 0, b"\x01\xf4" + self.number.to_bytes(2, "big") + bytes(48))
+            using.send(frames.ethernet(PEER, GUEST, 0x0800, frames.ipv4("10.1.0.5", "10.1.0.9", 1, echo)))
+            time.sleep(interval)
+            misplaced = self.misplaced
+            self.collect(using)
+            if first is None and max(self.answers, default=0) > before and misplaced == self.misplaced:
+                first = time.monotonic() - began
+        end = time.monotonic() + 2
+        while len(self.answers) < self.number and time.monotonic() < end:
+            self.collect(using)
+        self.silences.append(first if first is not None else time.monotonic() - began)
+
+
 @limit(150)
 def scenario_changes_under_a_stateful_rule(lab):
     """200 changes while a tracked connection goes on: no packet is lost, and none comes twice."""
@@ -129,38 +175,12 @@ def scenario_changes_under_a_stateful_rule(lab):
                  "table=1,in_port=9,ip,ct_state=+est+rpl+trk,actions=5"):
         p.sw.ofctl("add-flow", "br0", rule)
     p.sw.ofctl("--strict", "del-flows", "br0", "priority=0")
-    p.net.ip(p.peer, "neigh", "add", "10.1.0.5", "lladdr", GUEST, "dev", "eth0")
-    *devices, peer = p.raw()
-    peer.close()
-    changes, pings = 200, 5
-    for sock in devices:
-        sock.settimeout(0)
-    answers, misplaced = {}, 0
-
-    def collect(using):
-        nonlocal misplaced
-        for sock in devices:
-            while True:
-                try:
-                    got = sock.recv(2000)
-                except BlockingIOError:
-                    break
-                if got[:6] == frames.mac(GUEST) and got[23] == 1 and got[34] == 0:
-                    number = int.from_bytes(got[40:42], "big")
-                    answers[number] = answers.get(number, 0) + 1
-                    misplaced += sock is not using
-    number = 0
+    pinger = Pinger(p)
+    changes = 200
     for turn in range(changes):
-        using = devices[turn % 2]
-        for _ in range(pings):
-            number += 1
-            echo = frames.icmp(8, 0, b"\x01\xf4" + number.to_bytes(2, "big") + bytes(48))
-            using.send(frames.ethernet(PEER, GUEST, 0x0800, frames.ipv4("10.1.0.5", "10.1.0.9", 1, echo)))
-            time.sleep(0.002)
         # The guest changes over when its packets have come.
-        end = time.monotonic() + 2
-        while len(answers) < number and time.monotonic() < end:
-            collect(using)
+        pinger.ping(turn % 2, 5)
+    answers, number, misplaced = pinger.answers, pinger.number, pinger.misplaced
     missing = [n for n in range(1, number + 1) if n not in answers]
     print(f"  {changes} changes: {len(missing)} of {number} pings lost, {sum(n > 1 for n in answers.values())} twice, "
           f"{misplaced} by the other device")
@@ -169,6 +189,29 @@ def scenario_changes_under_a_stateful_rule(lab):
     assert len(lines) == 1, lines
     log = p.sw.log()
     assert "the guest uses" in log and log.count("the guest uses") < 60
+
+
+@limit(150)
+def scenario_changes_with_flows_in_the_kernel(lab):
+    """Flows that the kernel forwards leave the device that the guest has left, within a moment."""
+    p = Pair(lab, system=True)
+    if "offload is off" in p.sw.appctl("heddle/offload"):
+        raise Skip("no eBPF here")
+    pinger = Pinger(p)
+
+    def forwarded():
+        return int(re.search(r"forwarded-packets[^0-9]*(\d+)", p.sw.appctl("dpctl/offload-stats-show") + p.sw.appctl("heddle/offload")).group(1))
+    pinger.ping(0, 1500)
+    wait_for("flows in the kernel", lambda: (pinger.ping(0, 100), forwarded())[1] > 0)
+    pinger.silences.clear()
+    for turn in range(6):
+        before = forwarded()
+        pinger.ping(1 - turn % 2, 700)
+        wait_for("packets that the kernel forwards", lambda: (pinger.ping(1 - turn % 2, 50), forwarded())[1] > before)
+    lost = pinger.number - len(pinger.answers)
+    worst = 1000 * max(pinger.silences)
+    print(f"  6 changes: {lost} of {pinger.number} pings lost, {pinger.misplaced} by the other device, longest silence {worst:.0f} ms")
+    assert set(pinger.answers.values()) == {1} and lost == 0 and worst < 150, (lost, worst)
 
 
 if __name__ == "__main__":

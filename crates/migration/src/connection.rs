@@ -184,7 +184,7 @@ impl<'a> Connections<'a> {
     /// Begins with the content of a section.
     ///
     /// # Errors
-    /// It is too short or too long.
+    /// The content is too short or too long.
     pub fn new(content: &'a [u8]) -> Result<Self, Error> {
         if content.len() > MAX_SECTION_BYTES {
             return Err(Error::TooLarge("a section"));

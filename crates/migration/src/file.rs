@@ -172,7 +172,7 @@ impl Writer {
 pub struct File<'a> {
     /// The file's own description.
     pub header: Header,
-    /// Its protection.
+    /// Protection.
     pub seal: Seal,
     /// Number of connections.
     pub connections: u64,

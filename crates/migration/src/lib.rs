@@ -1,7 +1,7 @@
 //! The file by which the connections of one port go to another node.
 //!
 //! **Problem.** The file crosses a network or lies on a disk before a switch reads it, so it is hostile input.
-//! It must be whole, bounded, and of a known version, before any connection of it is used.
+//! The file must be whole, bounded, and of a known version, before any connection of it is used.
 //!
 //! **Format**, version 1. Numbers are in network byte order. A text is its length in 16 bits, and UTF-8.
 //!
@@ -67,15 +67,15 @@ pub enum Error {
     Version(u16),
     /// The end is missing, or bytes follow it.
     Truncated,
-    /// It contradicts the format.
+    /// The content contradicts the format.
     Malformed(&'static str),
-    /// It exceeds a bound.
+    /// A part exceeds a bound.
     TooLarge(&'static str),
     /// The seal is wrong: the bytes are not those that were written, or the key is another one.
     Seal,
-    /// It was sealed with a key, and none was given.
+    /// A key sealed the file, and none was given.
     NeedsKey,
-    /// A key was given, and it was sealed without one.
+    /// A key was given, and the file was sealed without one.
     HasNoKey,
     /// A key of this length is not accepted.
     KeyLength(usize),

@@ -36,9 +36,9 @@ pub enum Imported {
 pub enum Refusal {
     /// No tracker makes such a connection.
     Malformed,
-    /// Its time is over.
+    /// The time left is over.
     Expired,
-    /// Its translated address and port are another connection's.
+    /// The translated address and port are another connection's.
     NatClash,
     /// The zone's limit is reached.
     ZoneFull,
@@ -97,7 +97,7 @@ fn class(c: &Portable) -> Class {
     }
 }
 
-/// What an existing connection between the same ends means for a copy.
+/// The relation of a copy to an existing connection between the same ends.
 enum Existing<'a> {
     Nothing,
     /// The same connection: it gets the values of the copy.

@@ -331,6 +331,7 @@ fn list(counts: &BTreeMap<String, u64>) -> String {
 
 impl End {
     fn run(&self, command: &str) -> Result<()> {
+        let began = Instant::now();
         let done: Ended = ask(&self.target, command, &[&self.port])?;
         let port = done.port.as_deref().unwrap_or(&self.port);
         let n = done.connections;
@@ -342,7 +343,7 @@ impl End {
             (_, false) => format!("port {port}: {n} imported connections are like all others now"),
             (_, true) => format!("port {port}: {n} imported connections have ended here"),
         };
-        out(&format!("{text}\n"))
+        out(&format!("{text}, in {} ms\n", ms(began)))
     }
 }
 

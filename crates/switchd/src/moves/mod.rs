@@ -74,7 +74,7 @@ pub(crate) struct Moves(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// By logical port.
+    /// Sessions by logical port.
     sessions: BTreeMap<String, Arc<Session>>,
     last: u64,
 }
