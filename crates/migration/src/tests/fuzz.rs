@@ -21,18 +21,25 @@ fn sealed(script: &[u8]) -> Vec<u8> {
     file
 }
 
-fn flags(c: &Portable) -> String {
-    let tcp = c.tcp.map(|peers| peers.map(|p| p.state));
+/// An outcome: its class, and after `|` the details.
+fn outcome(c: &Portable, done: &str) -> String {
+    let kind = match c.orig.proto {
+        6 => "tcp",
+        1 | 58 => "icmp",
+        _ => "other",
+    };
+    let is = |condition: bool| u8::from(condition);
+    let states = c.tcp.map(|peers| peers.map(|p| p.state));
     format!(
-        "{} {} {:?} {:?} {} {} {tcp:?} {} {}",
-        c.orig.proto,
-        c.orig.ipv6,
+        "{kind} {:?} {}{}{}{} {done}|{} {states:?} {:?} {}",
         c.nat,
+        is(c.orig.ipv6),
+        is(c.parent.is_some()),
+        is(c.loose),
+        is(!c.announced.is_empty()),
+        c.orig.proto,
         c.helper,
-        c.parent.is_some(),
-        c.loose,
-        c.skews != [0; 2],
-        c.announced.len()
+        is(c.skews != [0; 2])
     )
 }
 
@@ -78,7 +85,7 @@ fn read(bytes: &[u8], seen: &mut Seen) {
                     let read: Vec<_> = Connections::new(&again).unwrap().collect();
                     assert_eq!(read, [Ok((zone, c.clone()))]);
                     let done = ct.import(1000, zone, None, &c, file.header.live);
-                    seen.insert(format!("{} {done:?}", flags(&c)));
+                    seen.insert(outcome(&c, &format!("{done:?}")));
                 }
                 Err(why) => _ = seen.insert(why.to_string()),
             }
@@ -97,7 +104,9 @@ impl Fuzzer for Migrations {
     const MAX_SCRIPT_LEN: usize = 2000;
     fn play(&self, script: &[u8]) -> (Seen, Seen) {
         let seen = play(script);
-        (seen.clone(), seen)
+        let class = |outcome: &String| outcome.split('|').next().unwrap_or_default().to_owned();
+        let classes = seen.iter().map(class).collect();
+        (seen, classes)
     }
     fn seeds(&self) -> Vec<Vec<u8>> {
         seeds()

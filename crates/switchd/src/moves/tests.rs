@@ -52,7 +52,7 @@ const OVN: [(&str, u16); 5] = [
 fn the_zones_of_a_port() {
     let own = ("web-1".to_owned(), 10, true);
     let id = identity(&OVN, &[]);
-    assert_eq!(zones(&id, &Choice::default()), [own.clone()]);
+    assert_eq!(zones(&id, &Choice::default()), std::slice::from_ref(&own));
     let notes = Selection::new(&id, &Choice::default())
         .expect("a selection")
         .notes;
