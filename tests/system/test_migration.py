@@ -20,7 +20,7 @@ from lab.shell import wait_for
 from lab.vhost import heddle_path
 
 SERVER, PORT, OTHER = "10.9.0.1", "web-1", "web-2"
-# Of each guest: address, translated address, MAC address, OpenFlow port, device.
+# For each guest: address, translated address, MAC address, OpenFlow port, device.
 GUESTS = {PORT: ("10.9.0.5", "10.9.0.100", "02:00:00:00:00:05", 5, "vg"),
           OTHER: ("10.9.0.6", "10.9.0.101", "02:00:00:00:00:06", 6, "vo")}
 GUEST, _, GUEST_MAC, _, _ = GUESTS[PORT]
@@ -258,7 +258,7 @@ def outside_of_windows(move, sw, client):
 
 @limit(100)
 def scenario_without_their_import_streams_end(lab):
-    """What the first scenario shows is not so by itself."""
+    """A stream whose connections stay behind ends at the move."""
     move = Move(lab)
     stream = move.connect(7001)
     talk(*stream)
@@ -455,7 +455,7 @@ def scenario_a_hundred_thousand_connections(lab):
             sw.ofctl("add-flow", "br0", f"priority=40,in_port={here},actions={there}")
 
     def pings(work):
-        """What work returns, and the 99th percentile of pings at both nodes meanwhile, ms."""
+        """The result of work, and the 99th percentile of pings at both nodes meanwhile, ms."""
         running = [subprocess.Popen(["ip", "netns", "exec", pods[2 * index], "ping", "-D", "-i", "0.002", f"10.8.{index}.2"],
                                     stdout=subprocess.PIPE, text=True) for index in range(2)]
         time.sleep(0.3)

@@ -47,7 +47,7 @@ def frame(dst, src, number):
 
 
 def arrived(sock, number, timeout=5):
-    """How often the frame of this number arrives, until none comes for a moment."""
+    """The number of times that a frame arrives, until none comes for a moment."""
     want = number.to_bytes(4, "big")
     times = 0
     while receive(sock, lambda got: got[12:14] == TYPE.to_bytes(2, "big") and got[14:18] == want, timeout if not times else 0.3):
@@ -130,7 +130,7 @@ class Pinger:
         peer.close()
         for sock in self.devices:
             sock.settimeout(0)
-        # How often each was answered; answers by the device that did not send.
+        # Replies to each ping; replies by the device that did not send.
         self.answers, self.number, self.misplaced, self.silences = {}, 0, 0, []
 
     def collect(self, using):
@@ -146,7 +146,7 @@ class Pinger:
                     self.misplaced += sock is not using
 
     def ping(self, device, count, interval=0.002):
-        """Pings by one device, until all are answered or two seconds are over; notes the first silence."""
+        """Pings by one device, until all replies came or two seconds are over; notes the first silence."""
         using, began, first = self.devices[device], time.monotonic(), None
         before = self.number
         for _ in range(count):
@@ -166,7 +166,7 @@ class Pinger:
 
 @limit(150)
 def scenario_changes_under_a_stateful_rule(lab):
-    """200 changes while a tracked connection goes on: no packet is lost, and none comes twice."""
+    """200 changes during a tracked connection: no packet is lost, and none comes twice."""
     p = Pair(lab)
     for rule in ("table=0,priority=100,arp,actions=NORMAL",
                  "table=0,priority=90,ip,actions=ct(table=1,zone=7)",

@@ -5,9 +5,9 @@
 //! and the same windows.
 //!
 //! **Use.** The first node passes over its connections ([`Conntrack::scan`]) and copies those of the guest
-//! ([`Seen::portable`]). The other node adds them, one by one ([`Conntrack::import`]). It may do so again with
-//! later copies. At the end it calls [`Seen::settle`] for each, and the first node ends its own ones
-//! ([`Conntrack::end_where`]).
+//! ([`Seen::portable`]). The other node adds them, one by one ([`Conntrack::import`]). The steps may be
+//! repeated with later copies. At the end the other node calls [`Seen::settle`] for each, and the first node
+//! ends its own ones ([`Conntrack::end_where`]).
 //!
 //! **Windows.** A copy may be older than the guest's last segment. Then the importer sets `learn`, and the
 //! next segment shows the windows, as after an offload ([`crate::offloaded`]). This lasts until that segment,

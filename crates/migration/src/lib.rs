@@ -1,6 +1,6 @@
 //! The file by which the connections of one port go to another node.
 //!
-//! **Problem.** The file crosses a network or lies on a disk before a switch reads it, so it is hostile input.
+//! **Problem.** The file crosses a network or is stored on a disk, before a switch reads it as hostile input.
 //! The file must be whole, bounded, and of a known version, before any connection of it is used.
 //!
 //! **Format**, version 1. Numbers are in network byte order. A text is its length in 16 bits, and UTF-8.
@@ -17,8 +17,8 @@
 //! | – kind 3, once, at the end | number of all connections (8), seal of all bytes before it (32) |
 //!
 //! **Safe error.** A doubtful file is refused as a whole. [`File::open`] compares the seal before it returns
-//! any content. Values of connections are checked after that ([`connection::Connections`]), since the owner of
-//! a key may be hostile, too.
+//! any content. Values of connections are checked after that ([`connection::Connections`]): the owner of a
+//! key may be hostile, too.
 
 pub mod connection;
 mod file;

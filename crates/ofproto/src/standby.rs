@@ -4,17 +4,15 @@
 //! switch. Rules, learned addresses and connections must not see that.
 //!
 //! **Shape.** Packets from both devices have the port's number. Packets to the port leave by the active
-//! device. The device from which a frame with the guest's source address comes becomes the active one. Packets
-//! from the other device are forwarded all the same.
+//! device. A device becomes the active one when a frame with the guest's source address comes from it.
+//! Packets from the other device are forwarded all the same.
 //!
 //! **Learning costs nothing on the way of cached packets.** Each translation of a packet from or to the port
-//! depends on [`Part::Standby`], whose generation is counted up at each change. So after a change all cached
+//! depends on `Part::Standby`, whose generation is counted up at each change. So after a change all cached
 //! flows of both devices are translated again before their next use. The next frame from the device that the
 //! guest has left reaches the translation, too, and makes that device active again.
 
-use crate::Ofproto;
-use crate::parts::Part;
-use heddle_datapath_api::{Generations, PortNo};
+use heddle_datapath_api::PortNo;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -68,9 +66,9 @@ impl Standby {
     pub(crate) fn standby_port(&self) -> PortNo {
         self.0.standby
     }
-    /// The generation slot of translations that depend on the active device.
-    pub(crate) fn slot(&self) -> u16 {
-        Part::Standby(self.0.id).slot()
+    /// Number of the pair, never reused.
+    pub(crate) fn id(&self) -> u64 {
+        self.0.id
     }
     /// Whether a frame from a datapath port, with this source, shows that the guest uses that port now.
     pub(crate) fn is_taken_by(&self, port: PortNo, source: [u8; 6]) -> bool {
@@ -79,25 +77,22 @@ impl Standby {
         let guest = self.0.mac.map_or(unicast, |mac| mac == source);
         own && guest && port != self.active()
     }
-    /// Makes a device active.
-    pub(crate) fn change_to(&self, port: PortNo, generations: &Generations) {
+    /// Makes a device active. `true`: it was not. The caller then counts the generation up.
+    pub(crate) fn change_to(&self, port: PortNo) -> bool {
         let standby = port == self.0.standby;
-        if self.0.by_standby.swap(standby, Relaxed) != standby {
+        let changed = self.0.by_standby.swap(standby, Relaxed) != standby;
+        if changed {
             self.0.changes.fetch_add(1, Relaxed);
-            // After the state: a translation that has read the old state has an older generation.
-            generations.bump(self.slot());
         }
+        changed
     }
-    /// Makes the other device active if the active one has lost its link and the other one has it.
-    pub fn follow_links(&self, of: &Ofproto, primary_up: bool, standby_up: bool) {
+    /// The device to use if the active one has lost its link and the other one has it.
+    pub(crate) fn with_link(&self, primary_up: bool, standby_up: bool) -> Option<PortNo> {
         let (active, other, to) = match self.active() == self.0.standby {
             true => (standby_up, primary_up, self.0.primary),
             false => (primary_up, standby_up, self.0.standby),
         };
-        if !active && other {
-            self.change_to(to, &of.pipeline().shared_generations());
-            of.pipeline().report_moved_guest();
-        }
+        (!active && other).then_some(to)
     }
 }
 

@@ -29,10 +29,10 @@ pub(crate) enum Command {
     Export(Export),
     /// At the target: add the connections of a file
     Import(Import),
-    /// End the move: the source forgets the connections, the target checks TCP windows as usual again
-    Finish(End),
+    /// FinishArgs the move: the source forgets the connections, the target checks TCP windows as usual again
+    Finish(FinishArgs),
     /// Give the move up: the source keeps the connections, the target forgets the imported ones
-    Abort(End),
+    Abort(FinishArgs),
     /// List moves that are not finished
     Status(List),
 }
@@ -44,8 +44,8 @@ struct Port {
     target: Target,
     /// Interface, or its external_ids:iface-id
     port: String,
-    /// Also a zone that ports share: connections with the port's addresses. NAME of external_ids:ct-zone-NAME of
-    /// the bridge, or NAME=NUMBER
+    /// Also a zone that ports share: connections with the port's addresses. NAME as in
+    /// external_ids:ct-zone-NAME of the bridge, or NAME=NUMBER
     #[arg(long = "zone", value_name = "NAME[=NUMBER]")]
     zones: Vec<String>,
     /// An address of the guest, for shared zones
@@ -90,7 +90,7 @@ pub(crate) struct Import {
 }
 
 #[derive(clap::Args)]
-pub(crate) struct End {
+pub(crate) struct FinishArgs {
     #[command(flatten)]
     target: Target,
     /// Interface, or its external_ids:iface-id
@@ -116,14 +116,14 @@ impl Command {
     }
 }
 
-fn ask<T: DeserializeOwned>(target: &Target, command: &str, params: &[&str]) -> Result<T> {
+fn send<T: DeserializeOwned>(target: &Target, command: &str, params: &[&str]) -> Result<T> {
     let text = target.request(command, params)?;
     serde_json::from_str(&text).with_context(|| format!("the reply to {command} is not valid"))
 }
 
 impl Port {
     /// Sends a command about this port: the port, further parameters, and options.
-    fn ask<T: DeserializeOwned>(&self, command: &str, params: &[&str], live: bool) -> Result<T> {
+    fn send<T: DeserializeOwned>(&self, command: &str, params: &[&str], live: bool) -> Result<T> {
         let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
         let mut all = vec![self.port.as_str()];
         all.extend(params);
@@ -136,7 +136,7 @@ impl Port {
         if live {
             all.push("--live");
         }
-        ask(&self.target, command, &all)
+        send(&self.target, command, &all)
     }
 }
 
@@ -154,7 +154,7 @@ fn ms(began: Instant) -> u128 {
 
 impl Prepare {
     fn run(&self) -> Result<()> {
-        let here: Prepared = self.port.ask("heddle/migrate-prepare", &[], false)?;
+        let here: Prepared = self.port.send("heddle/migrate-prepare", &[], false)?;
         let mut text = format!(
             "port {}: interface {} of bridge {}",
             here.port, here.interface, here.bridge
@@ -236,7 +236,7 @@ impl Export {
     fn run(&self) -> Result<()> {
         let began = Instant::now();
         let key = self.key.load()?;
-        let begun: Begun = self.port.ask("heddle/migrate-export", &[], self.live)?;
+        let begun: Begun = self.port.send("heddle/migrate-export", &[], self.live)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
             live: self.live,
@@ -251,7 +251,7 @@ impl Export {
         let (id, mut next, mut left_out) = (begun.id.to_string(), Some(0), 0);
         while let Some(at) = next {
             let at = at.to_string();
-            let part: Part = ask(&self.port.target, "heddle/migrate-export-next", &[&id, &at])?;
+            let part: Part = send(&self.port.target, "heddle/migrate-export-next", &[&id, &at])?;
             if part.connections > 0 {
                 let content = BASE64.decode(&part.content).context("the reply of the switch")?;
                 output.write(&writer.connections(&content)?)?;
@@ -288,17 +288,17 @@ impl Import {
         let key = self.key.load()?;
         let file = File::open(&bytes, key.as_ref())?;
         file.check()?;
-        let here: Prepared = self.port.ask("heddle/migrate-prepare", &[], false)?;
+        let here: Prepared = self.port.send("heddle/migrate-prepare", &[], false)?;
         same_port(&file, &here.port)?;
         let zones = serde_json::to_string(&file.header.zones)?;
         let begun: Begun = self
             .port
-            .ask("heddle/migrate-import", &[&zones], file.header.live)?;
+            .send("heddle/migrate-import", &[&zones], file.header.live)?;
         let id = begun.id.to_string();
         let mut sum = Imported::default();
         for chunk in &file.chunks {
             let content = BASE64.encode(chunk);
-            let done: Imported = ask(&self.port.target, "heddle/migrate-import-next", &[&id, &content])?;
+            let done: Imported = send(&self.port.target, "heddle/migrate-import-next", &[&id, &content])?;
             sum.add(done);
         }
         let mut text = format!(
@@ -329,10 +329,10 @@ fn list(counts: &BTreeMap<String, u64>) -> String {
     }
 }
 
-impl End {
+impl FinishArgs {
     fn run(&self, command: &str) -> Result<()> {
         let began = Instant::now();
-        let done: Ended = ask(&self.target, command, &[&self.port])?;
+        let done: Ended = send(&self.target, command, &[&self.port])?;
         let port = done.port.as_deref().unwrap_or(&self.port);
         let n = done.connections;
         let abort = command.ends_with("abort");
@@ -349,7 +349,7 @@ impl End {
 
 impl List {
     fn run(&self) -> Result<()> {
-        let all: Vec<Status> = ask(&self.target, "heddle/migrate-status", &[])?;
+        let all: Vec<Status> = send(&self.target, "heddle/migrate-status", &[])?;
         if all.is_empty() {
             return out("no move has begun here\n");
         }

@@ -91,7 +91,7 @@ fn read(bytes: &[u8], seen: &mut Seen) {
             }
         }
     }
-    // All connections that were taken can go on to a third node.
+    // All connections that were taken can move to a third node.
     ct.scan(1000, 0, u32::MAX, |c| assert_eq!(c.portable().check(), Ok(())));
 }
 

@@ -128,10 +128,14 @@ impl Pipeline {
         drop(before);
         self.snapshot.tidy();
     }
-    /// A guest has changed over. A control thread has flows in the kernel follow. Never waits.
-    pub(crate) fn report_moved_guest(&self) {
-        self.guests_moved.store(true, Relaxed);
-        self.underlay.deferred_work.ring();
+    /// A guest uses another of its devices. A control thread has flows in the kernel follow. Never waits.
+    pub(crate) fn change_device(&self, pair: &Standby, port: PortNo) {
+        if pair.change_to(port) {
+            // After the state: a translation that has read the old state has an older generation.
+            self.generations.bump(Part::Standby(pair.id()).slot());
+            self.guests_moved.store(true, Relaxed);
+            self.underlay.deferred_work.ring();
+        }
     }
     /// Whether a guest has changed over since the last call.
     pub(crate) fn take_guests_moved(&self) -> bool {
@@ -347,14 +351,14 @@ impl Pipeline {
         let source = request.key.dl_src;
         if pair.is_taken_by(port, source) {
             if request.purpose == Purpose::Miss {
-                pair.change_to(port, &self.generations);
-                self.report_moved_guest();
+                self.change_device(pair, port);
             } else {
                 // A cached flow would hide the guest's next frame from the translation.
                 out.uncacheable = true;
             }
         }
-        out.deps.push(self.generations.read(pair.slot()));
+        out.deps
+            .push(self.generations.read(Part::Standby(pair.id()).slot()));
         if port != pair.active() {
             // Frames with other sources must not hide the guest's.
             out.mask.0.dl_src = [0xff; 6];

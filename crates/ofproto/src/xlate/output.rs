@@ -7,6 +7,7 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::features::Feature;
 use crate::model::{Binding, PortView, port_config};
+use crate::parts::Part;
 use heddle_datapath_api::{Action as DpAction, LbOutput, PortNo};
 use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
@@ -200,7 +201,7 @@ impl Ctx<'_> {
     fn device_of(&mut self, port: &PortView, no: PortNo) -> PortNo {
         match &port.standby {
             Some(pair) => {
-                self.out.depend_once(pair.slot());
+                self.out.depend_on(Part::Standby(pair.id()));
                 pair.active()
             }
             None => no,

@@ -2,12 +2,12 @@
 //!
 //! **Steps.** The first node copies the port's connections ([`copy`]), maybe several times. The other node
 //! adds the copies ([`take`]). At the end the first node ends its own connections, and the other one checks
-//! TCP windows as usual again ([`finish`]). [`abort`] undoes a step: the first node keeps its connections, the
-//! other one ends the copies.
+//! TCP windows as usual again ([`finish`]). [`abort`] undoes a step: the first node keeps its connections,
+//! the other one ends the copies.
 //!
 //! **State.** A step is one request or a series of them. Only the choice of zones and addresses is kept
-//! between them ([`Session`]). So a client that is killed leaves nothing that a repetition does not replace. A
-//! daemon that is killed loses its connections, and the session with them.
+//! between them ([`Session`]). So a client that is killed leaves nothing that a repetition does not replace.
+//! A daemon that is killed loses its connections, and the session with them.
 
 mod identity;
 mod selection;
@@ -70,12 +70,12 @@ impl Session {
 
 /// All moves that are not finished.
 #[derive(Debug, Default)]
-pub(crate) struct Moves(Mutex<State>);
+pub(crate) struct Moves(Mutex<Sessions>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Sessions {
     /// Sessions by logical port.
-    sessions: BTreeMap<String, Arc<Session>>,
+    by_port: BTreeMap<String, Arc<Session>>,
     last: u64,
 }
 
@@ -91,7 +91,7 @@ impl Moves {
     ) -> Result<Arc<Session>, String> {
         let mut state = self.0.lock();
         let port = selection.port.clone();
-        if state.sessions.len() >= MAX_SESSIONS && !state.sessions.contains_key(&port) {
+        if state.by_port.len() >= MAX_SESSIONS && !state.by_port.contains_key(&port) {
             return Err(format!(
                 "{MAX_SESSIONS} moves are not finished ('heddle migrate status'): finish or abort some"
             ));
@@ -106,32 +106,32 @@ impl Moves {
             mapping,
             counts: Mutex::default(),
         });
-        state.sessions.insert(port, session.clone());
+        state.by_port.insert(port, session.clone());
         Ok(session)
     }
     /// The session of a series of requests.
     pub(crate) fn session(&self, id: u64) -> Result<Arc<Session>, String> {
         let state = self.0.lock();
-        let found = state.sessions.values().find(|s| s.id == id);
+        let found = state.by_port.values().find(|s| s.id == id);
         found.cloned().ok_or_else(|| {
             "another 'heddle migrate' of this port has begun or ended meanwhile: repeat it".to_owned()
         })
     }
     /// The move of a logical port.
     pub(crate) fn of_port(&self, port: &str) -> Option<Arc<Session>> {
-        self.0.lock().sessions.get(port).cloned()
+        self.0.lock().by_port.get(port).cloned()
     }
     /// Forgets a session, unless a later one has replaced it.
     pub(crate) fn end(&self, session: &Session) {
         let mut state = self.0.lock();
         let port = &session.selection.port;
-        if state.sessions.get(port).is_some_and(|s| s.id == session.id) {
-            state.sessions.remove(port);
+        if state.by_port.get(port).is_some_and(|s| s.id == session.id) {
+            state.by_port.remove(port);
         }
     }
     /// All moves.
     pub(crate) fn all(&self) -> Vec<Arc<Session>> {
-        self.0.lock().sessions.values().cloned().collect()
+        self.0.lock().by_port.values().cloned().collect()
     }
 }
 

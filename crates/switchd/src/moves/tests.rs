@@ -141,7 +141,7 @@ fn nothing_of_another_tenant_travels() {
     let (here, there, moves, others) = (tracker(), tracker(), Moves::default(), Moves::default());
     for (zone, c) in [
         (10, udp("10.0.0.5", 1)),
-        // The port's own zone has an address that nobody knows.
+        // The port's own zone has an address that is not in the database.
         (10, udp("10.0.0.77", 1)),
         (11, udp("10.0.0.6", 1)),
         (20, udp("10.0.0.5", 2)),

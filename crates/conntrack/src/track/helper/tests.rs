@@ -450,7 +450,7 @@ fn who_announces_too_much_makes_room() {
     assert_eq!(all.len(), 16_384 - 256);
 }
 
-/// A session moves to another tracker after PORT: shifts go on, and the server may connect.
+/// A session moves to another tracker after PORT: shifts continue, and the server may connect.
 #[test]
 fn a_session_moves() {
     let (s, there) = (Session::new(), Session::new());

@@ -38,7 +38,7 @@ pub(super) fn primary_of<'a>(
         ))
     };
     if name == row.name || row.name == bridge.name {
-        return refused("a port cannot stand by for itself, nor the bridge's own port for another one");
+        return refused("neither the interface itself nor the bridge's own port can be that");
     }
     let Some((port, primary)) = bridge.interface(name) else {
         return refused("the bridge has no such interface");
@@ -95,7 +95,7 @@ impl BridgeReconciler {
                 logged: 0,
             });
             let up = |i: &Iface| i.status.admin_up && i.status.link_up;
-            pair.pair.follow_links(of, up(first), up(second));
+            of.follow_links_of_pair(&pair.pair, up(first), up(second));
             pairs.insert(primary.name.clone(), pair);
         }
         self.standbys = pairs;
