@@ -29,7 +29,7 @@ pub(crate) enum Command {
     Export(Export),
     /// At the target: add the connections of a file
     Import(Import),
-    /// FinishArgs the move: the source forgets the connections, the target checks TCP windows as usual again
+    /// End the move: the source forgets the connections, the target checks TCP windows as usual again
     Finish(FinishArgs),
     /// Give the move up: the source keeps the connections, the target forgets the imported ones
     Abort(FinishArgs),
