@@ -21,6 +21,7 @@
 //! | `nat` | the choice of addresses, the rewrite of packets |
 //! | `track` | the tracker: general path and fast path, helpers, expiry, offloaded connections |
 //! | `dump`, `format`, `scan` | connections for users, and for threads that copy them |
+//! | `transfer` | connections that move to another tracker, and come from there |
 //! | `ipf` | fragments; the datapath hands them to the tracker after they are put together |
 //!
 //! **Deviations from Open vSwitch.** SCTP has its ports in the tuple (there: since 3.2). A limit of 0 is no
@@ -43,6 +44,7 @@ mod protocol;
 pub mod scan;
 mod table;
 mod track;
+pub mod transfer;
 mod tuple;
 
 pub use action::{CtAction, CtHelper, CtNat, NatEnd, NatHow, NatRange};
@@ -54,6 +56,7 @@ pub use protocol::tcp;
 pub use protocol::timeouts::{Class, MAX_POLICIES, Policy, PolicyError};
 pub use table::hash::Hash;
 pub use table::key::TranslatedEnds4;
+pub use table::record::Phase;
 pub use table::zones::ZoneLimit;
 pub use track::general::{ConnRef, CtPacket, CtState, Verdict, state};
 pub use track::short::{ConnSummary, FastPacket, SHORT, Shape};

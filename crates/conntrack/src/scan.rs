@@ -15,10 +15,10 @@ use heddle_wire::ip::proto;
 /// A connection during a pass over the records.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
-    tracker: &'a Conntrack,
-    record: &'a Record,
+    pub(crate) tracker: &'a Conntrack,
+    pub(crate) record: &'a Record,
     number: u32,
-    now_ms: u64,
+    pub(crate) now_ms: u64,
 }
 
 impl Seen<'_> {

@@ -3,6 +3,7 @@ mod fuzz;
 mod offloaded;
 mod random;
 mod scan;
+mod transfer;
 mod twin;
 
 use super::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};

@@ -236,6 +236,8 @@ fn tuple(n: u32) -> Tuple {
 
 fn made(r: &Record, n: u32) -> u32 {
     let new = New {
+        skews: Default::default(),
+        state: 0,
         zone: 5,
         orig: tuple(n),
         reply: tuple(n).reversed(),
@@ -259,7 +261,7 @@ fn made(r: &Record, n: u32) -> u32 {
 fn record() -> Arc<Record> {
     let r = Arc::new(Record::default());
     made(&r, 7);
-    r.publish(true);
+    r.publish(true, 0);
     r
 }
 
@@ -273,7 +275,7 @@ fn who_sees_a_record_sees_all_of_it() {
             let (r, index) = (r.clone(), index.clone());
             thread::spawn(move || {
                 let generation = made(&r, 7);
-                r.publish(true);
+                r.publish(true, 0);
                 index.store(generation, Release);
             })
         };

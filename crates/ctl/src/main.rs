@@ -8,6 +8,7 @@ mod drops;
 mod guest;
 mod manual;
 mod measure;
+mod migrate;
 mod node;
 mod offload;
 mod report;
@@ -36,6 +37,9 @@ enum Command {
     Guest(guest::Args),
     /// Measure between end points: namespaces, pods, containers, hosts
     Measure(Box<measure::Args>),
+    /// Move the connections of a port to another node, with its guest
+    #[command(subcommand)]
+    Migrate(migrate::Command),
     /// Report a file of measurements: tables, a page with plots, comparisons, changes
     Report(report::Args),
     /// List dropped packets, with the rules that drop them, and examples
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Bench(command) => command.run(),
         Command::Guest(args) => args.run(),
         Command::Measure(args) => args.run(),
+        Command::Migrate(command) => command.run(),
         Command::Report(args) => args.run(),
         Command::Drops(args) => args.run(),
         Command::Capture(args) => args.run(),

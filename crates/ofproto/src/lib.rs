@@ -30,6 +30,7 @@ mod parts;
 pub mod sampling;
 pub mod shared_map;
 pub mod snooping;
+pub mod standby;
 pub mod stats;
 pub mod trace;
 pub mod tunnels;

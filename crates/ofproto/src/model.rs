@@ -18,6 +18,7 @@ use crate::meter::OfMeter;
 use crate::sampling::IpfixConfig;
 use crate::shared_map::SharedMap;
 use crate::snooping::{PortSnooping, SnoopingView};
+use crate::standby::Standby;
 use crate::stats::{LazyStats, Stats};
 use crate::tunnels::{Tunnel, TunnelMap};
 use crate::underlay_port::UnderlayPorts;
@@ -338,6 +339,8 @@ pub struct PortView {
     pub bfd: Option<BfdPort>,
     /// LACP that the port speaks.
     pub lacp: Option<LacpLink>,
+    /// The pair of devices that the port is, the binding's first.
+    pub standby: Option<Standby>,
     /// Index in [`BridgeView::bundles`].
     pub bundle: usize,
     /// Packets received through a patch or tunnel port. Unused for datapath ports, which the datapath counts.

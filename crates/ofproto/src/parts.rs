@@ -21,6 +21,7 @@ use crate::bfd_port::BfdPort;
 use crate::bond_port::BondPart;
 use crate::model::{Binding, BridgeView, ByNumber, Mirror, PortBundle, PortView, Snapshot};
 use crate::shared_map::SharedMap;
+use crate::standby::Standby;
 use crate::tunnels::TunnelMap;
 use heddle_datapath_api::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
@@ -53,6 +54,8 @@ pub(crate) enum Part {
     Underlay,
     /// A part of a bond's state.
     Bond(u64, BondPart),
+    /// The active device of a pair ([`crate::standby`]).
+    Standby(u64),
 }
 
 /// A hash of an address, without collisions between IPv4 addresses.
@@ -70,7 +73,9 @@ impl Part {
     /// The generation slot.
     pub(crate) fn slot(self) -> u16 {
         match self {
-            Self::Link(..) | Self::Peer(..) | Self::Bond(..) => Generations::learned_slot_of(self.number()),
+            Self::Link(..) | Self::Peer(..) | Self::Bond(..) | Self::Standby(_) => {
+                Generations::learned_slot_of(self.number())
+            }
             _ => Generations::slot_of(self.number()),
         }
     }
@@ -89,6 +94,7 @@ impl Part {
             // 8 is the kind of groups (`Group::slot`).
             Self::Tunnels(dp) => 9 << 60 | u64::from(dp.0),
             Self::Underlay => 11 << 60,
+            Self::Standby(id) => 13 << 60 | id,
             Self::Bond(id, part) => 12 << 60 | id << 20 | part.number(),
             Self::Peer(dp, ip) => 10 << 60 ^ short(ip).rotate_left(16) ^ u64::from(dp.0),
         }
@@ -114,11 +120,13 @@ impl Snapshot {
                 let tunnel_moved =
                     old.get(&no).and_then(|p| p.tunnel()) != new.get(&no).and_then(|p| p.tunnel());
                 tunnels_moved |= tunnel_moved;
-                let at = |ports: &SharedMap<OfPort, Arc<PortView>>| ports.get(&no).and_then(|p| in_of(p));
+                let at = |ports: &SharedMap<OfPort, Arc<PortView>>| {
+                    ports.get(&no).map_or([None; 2], |p| inputs_of(p))
+                };
                 let (was, is) = (at(old), at(new));
                 if was != is {
-                    left.extend(was.map(|dp| (dp, (id, no))));
-                    came.extend(is.map(|dp| (dp, (id, no))));
+                    left.extend(was.into_iter().flatten().map(|dp| (dp, (id, no))));
+                    came.extend(is.into_iter().flatten().map(|dp| (dp, (id, no))));
                 }
             }
         }
@@ -206,9 +214,13 @@ impl Snapshot {
             let bridge = |id: &u64| self.bridges.get(id).into_iter();
             match part {
                 Part::Bridge(id) => {
-                    inputs.extend(bridge(id).flat_map(|b| b.ports.values()).filter_map(|p| in_of(p)))
+                    let ports = bridge(id).flat_map(|b| b.ports.values());
+                    inputs.extend(ports.flat_map(|p| inputs_of(p)).flatten());
                 }
-                Part::Port(id, no) => inputs.extend(bridge(id).filter_map(|b| in_of(b.ports.get(no)?))),
+                Part::Port(id, no) => {
+                    let port = bridge(id).filter_map(|b| b.ports.get(no));
+                    inputs.extend(port.flat_map(|p| inputs_of(p)).flatten());
+                }
                 Part::Input(_)
                 | Part::Ports(_)
                 | Part::Link(..)
@@ -217,7 +229,8 @@ impl Snapshot {
                 | Part::Peer(..)
                 | Part::TunnelEndpoints
                 | Part::Underlay
-                | Part::Bond(..) => {}
+                | Part::Bond(..)
+                | Part::Standby(_) => {}
             }
         }
         if self.tunnels.endpoints() != before.tunnels.endpoints() {
@@ -249,11 +262,11 @@ fn tunnels_of(bridges: &ByNumber<u64, Arc<BridgeView>>, before: &TunnelMap) -> T
     TunnelMap::of(&tunnels, before)
 }
 
-/// The datapath port from which packets come into a port.
-fn in_of(port: &PortView) -> Option<PortNo> {
+/// The datapath ports from which packets come into a port: its own, and its standby.
+fn inputs_of(port: &PortView) -> [Option<PortNo>; 2] {
     match port.binding {
-        Binding::Datapath(no) => Some(no),
-        Binding::Patch(_) | Binding::Tunnel(_) | Binding::Unbound => None,
+        Binding::Datapath(no) => [Some(no), port.standby.as_ref().map(Standby::standby_port)],
+        Binding::Patch(_) | Binding::Tunnel(_) | Binding::Unbound => [None; 2],
     }
 }
 
@@ -364,12 +377,14 @@ fn same_port(old: &BridgeView, new: &BridgeView, no: OfPort) -> bool {
         up: _,
         bfd,
         lacp,
+        standby,
         bundle: _,
         patch_rx,
         patch_tx,
     } = old;
     (no, name, binding, mac) == (&new.no, &new.name, &new.binding, &new.mac)
         && (mtu, config, bfd, lacp) == (&new.mtu, &new.config, &new.bfd, &new.lacp)
+        && standby == &new.standby
         && old_bundle == new_bundle
         && Arc::ptr_eq(patch_rx, &new.patch_rx)
         && Arc::ptr_eq(patch_tx, &new.patch_tx)
@@ -395,7 +410,7 @@ mod tests {
             }
         }
         for id in [1, 2, 3, 1000] {
-            parts.extend([Part::Bridge(id), Part::Ports(id)]);
+            parts.extend([Part::Bridge(id), Part::Ports(id), Part::Standby(id)]);
             parts.extend([BondPart::Mode, BondPart::Active].map(|p| Part::Bond(id, p)));
             parts.extend((0..=u8::MAX).map(|n| Part::Bond(id, BondPart::Bucket(n))));
         }

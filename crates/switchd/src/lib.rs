@@ -10,6 +10,7 @@ mod kernel_conntrack;
 mod log_modules;
 mod metrics;
 mod mirror_state;
+mod moves;
 mod path_mtu;
 mod priority;
 pub mod reconcile;

@@ -30,6 +30,7 @@ use crate::diagnostics::{Captures, Drops};
 use crate::give_back::{GiveBack, Sizes};
 use crate::inventory::{Inventory, WithoutEffect, datapath_name};
 use crate::mirror_state::KernelConntrack;
+use crate::moves::Moves;
 use crate::priority::Priority;
 use crate::sample_counts::SampleCounts;
 
@@ -69,6 +70,11 @@ pub struct Switch {
     pub(crate) ingress: std::sync::OnceLock<Arc<heddle_port::IngressFilters>>,
     /// The mirror of connections in the kernel's table.
     pub(crate) kernel_conntrack: KernelConntrack,
+    /// The replica of the database, once the reconciler follows it. For commands that read columns which
+    /// configure nothing.
+    pub(crate) database: std::sync::OnceLock<heddle_ovsdb::Client>,
+    /// Ports whose connections come from another node or go there.
+    pub(crate) moves: Moves,
     /// Scheduling of the threads that packets wait for.
     pub(crate) priority: Priority,
     /// Keys of connections to the database and to controllers.
@@ -146,6 +152,8 @@ impl Switch {
             offload: RwLock::default(),
             ingress: std::sync::OnceLock::default(),
             kernel_conntrack: KernelConntrack::default(),
+            database: std::sync::OnceLock::default(),
+            moves: Moves::default(),
             priority: Priority::default(),
             tls,
             inventory: RwLock::default(),

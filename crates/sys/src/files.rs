@@ -4,9 +4,10 @@
 use rustix::fs::{CWD, Mode, OFlags, PROC_SUPER_MAGIC, fstat, fstatfs, open, readlinkat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Maximum number of symlinks that are followed one after the other.
@@ -63,6 +64,12 @@ pub fn read(path: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// Whether only root and this process's user may change a file with these properties.
+pub fn is_private(metadata: &Metadata) -> bool {
+    let owners = [0, rustix::process::geteuid().as_raw()];
+    owners.contains(&metadata.uid()) && metadata.mode() & 0o022 == 0
+}
+
 /// Denies other users to write to files and sockets that this process makes from now on, whatever mask it was
 /// started with.
 pub fn keep_others_out() {
@@ -76,6 +83,25 @@ mod tests {
     use super::*;
     use std::io::Write;
     use std::os::unix::fs::{lchown, symlink};
+
+    #[test]
+    fn private_files() {
+        use std::os::unix::fs::PermissionsExt;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (mode, private) in [(0o600, true), (0o644, true), (0o620, false), (0o602, false)] {
+            let permissions = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(file.path(), permissions).unwrap();
+            assert_eq!(
+                is_private(&file.as_file().metadata().unwrap()),
+                private,
+                "{mode:o}"
+            );
+        }
+        if rustix::process::geteuid().is_root() {
+            lchown(file.path(), Some(65534), None).unwrap();
+            assert!(!is_private(&file.as_file().metadata().unwrap()));
+        }
+    }
 
     #[test]
     fn links_and_fifos() {

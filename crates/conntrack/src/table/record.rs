@@ -119,6 +119,12 @@ const PHASE_MASK: u64 = 3 << PHASE_SHIFT;
 pub(crate) const OFFLOADED: u64 = 1 << 6;
 /// State: a back end forwarded the packets, and the TCP windows are unknown since.
 pub(crate) const LOOSE: u64 = 1 << 7;
+/// State: the connection came from another tracker ([`crate::transfer`]), until its move is finished.
+pub(crate) const IMPORTED: u64 = 1 << 8;
+/// State: imported, and no valid segment of TCP has passed since.
+pub(crate) const UNTRIED: u64 = 1 << 9;
+/// State: imported, and its segments since the export are unknown. The next one shows the TCP windows.
+pub(crate) const RELEARN: u64 = 1 << 10;
 /// State: number of labels written. The lowest bit selects the current slot.
 const LABEL_COUNT_SHIFT: u32 = 16;
 /// Maximum number of reads of a label. A reader repeats a read only if another label was written meanwhile.
@@ -127,7 +133,7 @@ const MAX_LABEL_READS: usize = if cfg!(loom) { 3 } else { usize::MAX };
 
 /// Packets seen of a connection whose protocol has no states.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// One packet.
     First = 0,
     /// Several packets in one direction.
@@ -143,6 +149,10 @@ impl Phase {
             1 => Self::Single,
             _ => Self::Both,
         }
+    }
+    /// The phase as bits of the state.
+    pub(crate) fn bits(self) -> u64 {
+        (self as u64) << PHASE_SHIFT
     }
 }
 
@@ -175,6 +185,10 @@ pub(crate) struct New {
     /// Admission of [`crate::table::zones`].
     pub(crate) admission: u64,
     pub(crate) parent: Option<Tuple>,
+    /// Shifts of sequence numbers of both directions, original first; only with the flag [`CONTROL`].
+    pub(crate) skews: [Skew; 2],
+    /// Bits of the state from the beginning, beside [`USED`] and those of the label.
+    pub(crate) state: u64,
 }
 
 impl Record {
@@ -239,7 +253,7 @@ impl Record {
         self.even_label.put(halves(n.label));
         self.tcp.put(&n.tcp);
         if n.flags & CONTROL != 0 {
-            self.overlay.skews().clear();
+            self.overlay.skews().put(n.skews);
         }
         let parent_ports = n.parent.map_or(0, |p| {
             self.overlay.parent().put(p.src.addr, p.dst.addr);
@@ -250,10 +264,11 @@ impl Record {
         generation
     }
     /// Makes a filled record visible to threads that scan all records.
-    pub(crate) fn publish(&self, labelled: bool) {
+    /// `bits`: of the state, beside [`USED`] and those of the label.
+    pub(crate) fn publish(&self, labelled: bool, bits: u64) {
+        let labelled = if labelled { LABELLED } else { 0 };
         // Release pairs with the Acquire in `state`.
-        self.state
-            .store(USED | if labelled { LABELLED } else { 0 }, Release);
+        self.state.store(USED | bits | labelled, Release);
     }
     /// Makes the record free again. No thread reads it any more.
     pub(crate) fn free(&self) {
@@ -385,6 +400,12 @@ impl Record {
             return Skew::default();
         }
         self.overlay.skews().get(reply)
+    }
+    /// Replaces the shifts of a [`CONTROL`] connection, original direction first.
+    pub(crate) fn set_skews(&self, skews: [Skew; 2]) {
+        if self.flags() & CONTROL != 0 {
+            self.overlay.skews().put(skews);
+        }
     }
     /// The segment at `seq` of a direction has become longer by `n` bytes. `false`: nothing was changed. The
     /// shift would be too large, or the connection is not [`CONTROL`].

@@ -122,8 +122,8 @@ impl Skews<'_> {
     pub(crate) fn get(&self, reply: bool) -> Skew {
         Skew(self.word(reply).load(Relaxed))
     }
-    pub(crate) fn clear(&self) {
-        self.0.put([0; 2]);
+    pub(crate) fn put(&self, [orig, reply]: [Skew; 2]) {
+        self.0.put([orig.0, reply.0]);
     }
     /// The segment at `seq` of a direction has become longer by `n` bytes. `false`: the sum of all changes
     /// would be too large.

@@ -15,7 +15,9 @@ use crate::protocol::timeouts::Class;
 use crate::table::hash::Hash;
 use crate::table::index::{Judgement, NotInserted, RecordRef};
 use crate::table::key::Key;
-use crate::table::record::{CONTROL, DNAT, FTP, LOOSE, New, OFFLOADED, Phase, RELATED, Record, SNAT};
+use crate::table::record::{
+    CONTROL, DNAT, FTP, LOOSE, New, OFFLOADED, Phase, RELATED, RELEARN, Record, SNAT, UNTRIED,
+};
 use crate::track::helper::{self, Control, Expectation, Parent};
 use crate::track::short::ConnSummary;
 use crate::track::{Conntrack, Guess};
@@ -346,7 +348,7 @@ impl Conntrack {
     }
 
     #[inline]
-    fn lookup(&self, now_ms: u64, key: &Key, hash: Hash, natted: bool) -> Option<Hit<'_>> {
+    pub(crate) fn lookup(&self, now_ms: u64, key: &Key, hash: Hash, natted: bool) -> Option<Hit<'_>> {
         self.index.find(hash, |e| self.is_meant(now_ms, e, key, natted))
     }
     /// The connection of an entry, if packets with this key belong to it.
@@ -456,8 +458,9 @@ impl Conntrack {
     ) -> Option<Option<bool>> {
         let (r, reply) = (h.record, h.reply);
         let check = self.tcp_seq_chk();
-        // A back end has forwarded segments that the tracker has not seen.
-        let unseen = r.state() & (OFFLOADED | LOOSE) != 0 && tcp::resumes(segment);
+        // A back end or another node has forwarded segments that the tracker has not seen.
+        let before = r.state();
+        let unseen = before & (OFFLOADED | LOOSE | RELEARN) != 0 && tcp::resumes(segment);
         let counted;
         let segment = if r.flags() & CONTROL == 0 {
             segment
@@ -475,8 +478,8 @@ impl Conntrack {
             v.events.add(Event::Busy);
             return Some(Some(true));
         };
-        if unseen {
-            r.clear_state(LOOSE);
+        if unseen || before & UNTRIED != 0 && out.update == Update::Valid {
+            r.clear_state(LOOSE | RELEARN | UNTRIED);
         }
         if let Some(class) = out.class {
             if class != Class::TcpEstablished {
@@ -549,18 +552,19 @@ impl Conntrack {
         })
     }
 
-    /// Adds a connection whose state is known. `None`: the table has it already, or is full.
-    pub(crate) fn take_in(&self, now_ms: u64, mut new: New) -> Option<&Record> {
-        new.admission = self.zones.admit(new.zone).ok()?;
-        let entered = self.slots.take().ok().and_then(|(number, record)| {
+    /// Adds a connection whose state is known; returns its number.
+    pub(crate) fn take_in(&self, now_ms: u64, mut new: New) -> Result<(u32, &Record), Refused> {
+        new.admission = self.zones.admit(new.zone)?;
+        let entered = self.slots.take().map_err(Refused::Why);
+        let entered = entered.and_then(|(number, record)| {
             let hashes = [&new.orig, &new.reply].map(|t| self.hash(t, new.zone));
             let done = self.insert(now_ms, &new, FreeRecord { number, record }, hashes);
             if done.is_err() {
                 self.slots.give(number);
             }
-            done.is_ok().then_some(record)
+            done.map(|()| (number, record))
         });
-        if entered.is_none() {
+        if entered.is_err() {
             self.zones.leave(new.zone, new.admission);
         }
         entered
@@ -597,6 +601,8 @@ impl Conntrack {
             tcp: s.tcp.as_ref().map(tcp::first).unwrap_or_default(),
             admission,
             parent: None,
+            skews: Default::default(),
+            state: 0,
         };
         if let Some(e) = expected {
             return self.enter_expected(p, e, new, free);
@@ -693,7 +699,7 @@ impl Conntrack {
             Judgement::Dead
         };
         let entry = RecordRef { number, generation };
-        let publish = || record.publish(new.label != 0);
+        let publish = || record.publish(new.label != 0, new.state);
         // Before other threads find the record, which may then write other times.
         self.slots.look_at(number, new.expires_ms);
         let inserted = self.index.insert(entry, hashes, judge, publish);
@@ -792,7 +798,7 @@ enum Begun<'a> {
 }
 
 /// The reason why a connection was not kept.
-enum Refused {
+pub(crate) enum Refused {
     /// The table has the connection already.
     Taken,
     Why(Event),

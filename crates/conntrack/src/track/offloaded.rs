@@ -183,14 +183,11 @@ impl Conntrack {
             tcp: [end; 2],
             admission: 0,
             parent: None,
+            skews: Default::default(),
+            state: LOOSE | Phase::Both.bits(),
         };
         let _reading = ReadGuard::begin();
-        let Some(r) = self.take_in(now_ms, new) else {
-            return false;
-        };
-        r.set_state(LOOSE);
-        r.advance(|_| Phase::Both);
-        true
+        self.take_in(now_ms, new).is_ok()
     }
     /// The back end has stopped forwarding a connection.
     pub fn onload(&self, now_ms: u64, id: ConnId) {

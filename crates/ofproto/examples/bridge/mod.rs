@@ -108,6 +108,7 @@ pub(crate) fn switch(case: &str, count: u32) -> Arc<Ofproto> {
         speed_bps: 0,
         bfd: None,
         lacp: None,
+        standby: None,
     });
     bridge.set_ports(bundles.collect(), ports.collect());
     of.publish();

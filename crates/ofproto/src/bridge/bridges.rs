@@ -11,6 +11,7 @@ use crate::mac::MacTable;
 use crate::model::{CtTimeouts, Snapshot};
 use crate::monitor::Monitor;
 use crate::sampling::{IpfixConfig, Sampling};
+use crate::standby::Standby;
 use crate::underlay_port::UnderlayPorts;
 use heddle_openflow::Port as OfPort;
 use heddle_sync::Clock;
@@ -227,16 +228,24 @@ impl Ofproto {
         }
     }
 
+    /// Makes the other device of a pair active if the active one has lost its link and the other one has it.
+    pub fn follow_links_of_pair(&self, pair: &Standby, primary_up: bool, standby_up: bool) {
+        if let Some(port) = pair.with_link(primary_up, standby_up) {
+            self.pipeline().change_device(pair, port);
+        }
+    }
+
     /// Does the work that workers have left to control threads, on all bridges. The thread that calls it
     /// first is unparked when there is more.
     pub fn do_deferred_work(&self) {
         self.pipeline().underlay().deferred_work.register();
         self.bridges().iter().for_each(|b| b.do_deferred_work());
         self.send_neighbour_requests();
-        if self.bonds.take_stale()
+        let moved = self.pipeline().take_guests_moved();
+        if (self.bonds.take_stale() || moved)
             && let Some(dp) = self.engine()
         {
-            // Flows that the kernel forwards leave a member that has failed.
+            // Flows that the kernel forwards leave a member that has failed, or a device that the guest left.
             dp.observe_now();
         }
         self.report_links();

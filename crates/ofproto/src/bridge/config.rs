@@ -5,6 +5,7 @@ use crate::bond_port::{BondPort, LacpLink};
 use crate::model::{PriorityTags, VlanMode};
 use crate::sampling::IpfixConfig;
 use crate::snooping::{PortSnooping, SnoopingConfig};
+use crate::standby::Standby;
 use crate::tunnels::Tunnel;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath_api::PortNo;
@@ -172,6 +173,8 @@ pub struct PortConfig {
     pub bfd: Option<BfdPort>,
     /// The LACP that it speaks.
     pub lacp: Option<LacpLink>,
+    /// The pair of devices that it is, the target's first.
+    pub standby: Option<Standby>,
 }
 
 /// One row of `Flow_Table`.

@@ -372,6 +372,7 @@ pub(super) fn port_view(p: &PortState, bundle: usize, ends: &PatchEnds) -> PortV
         up: p.config.admin_up && p.config.link_up,
         bfd: p.config.bfd.clone(),
         lacp: p.config.lacp.clone(),
+        standby: p.config.standby.clone(),
         bundle,
         patch_rx: p.patch_rx.clone(),
         patch_tx: p.patch_tx.clone(),

@@ -4,6 +4,7 @@ use super::select::Select;
 use super::tables::N_SHOWN_TABLES;
 use super::{Bridge, Linked, PortTarget, ports::PortState};
 use crate::model::{N_TABLES, Rule};
+use crate::standby::Standby;
 use crate::stats::Stats;
 use heddle_openflow::message::{
     AggregateStats, Capabilities, DescStats, FlowModFlags, FlowStats, FlowStatsRequest, MpReply, MpRequest,
@@ -211,6 +212,17 @@ impl Bridge {
                     out.tx_dropped = s.tx_dropped;
                     out.rx_errors = s.rx_errors;
                     out.tx_errors = s.tx_errors;
+                }
+                let standby = p.config.standby.as_ref().map(Standby::standby_port);
+                if let Some(s) = standby.and_then(|no| self.of.upgrade()?.engine()?.port_stats(no)) {
+                    out.rx_packets += s.rx_packets;
+                    out.rx_bytes += s.rx_bytes;
+                    out.tx_packets += s.tx_packets;
+                    out.tx_bytes += s.tx_bytes;
+                    out.rx_dropped += s.rx_dropped;
+                    out.tx_dropped += s.tx_dropped;
+                    out.rx_errors += s.rx_errors;
+                    out.tx_errors += s.tx_errors;
                 }
                 if let Some(device) = device {
                     out.custom = device.custom;

@@ -71,9 +71,12 @@ pub use run::{Outcome, PacketOut};
 
 use crate::model::Snapshot;
 use crate::parts::Part;
+use crate::standby::Standby;
 use crate::tunnels;
 use crate::underlay::Underlay;
-use heddle_datapath_api::{Action, Dep, DropReason, Generations, Purpose, Request, Translate, Translation};
+use heddle_datapath_api::{
+    Action, Dep, DropReason, Generations, PortNo, Purpose, Request, Translate, Translation,
+};
 use heddle_flow::FlowMask;
 use heddle_openflow::Port;
 use heddle_sync::{RcuCell, ReadGuard};
@@ -90,6 +93,8 @@ pub struct Pipeline {
     underlay: Underlay,
     /// Translations are for packets that are equal in every bit: for tests that want to see each of them.
     exact: AtomicBool,
+    /// A guest has changed over to its other device ([`crate::standby`]).
+    guests_moved: AtomicBool,
     /// Rules are being restored: packets are dropped, whatever rules there are already.
     restoring: AtomicBool,
 }
@@ -103,6 +108,7 @@ impl Pipeline {
             generations,
             recircs: Recircs::default(),
             exact: AtomicBool::new(false),
+            guests_moved: AtomicBool::new(false),
             restoring: AtomicBool::new(false),
         }
     }
@@ -121,6 +127,19 @@ impl Pipeline {
         }
         drop(before);
         self.snapshot.tidy();
+    }
+    /// A guest uses another of its devices. A control thread has flows in the kernel follow. Never waits.
+    pub(crate) fn change_device(&self, pair: &Standby, port: PortNo) {
+        if pair.change_to(port) {
+            // After the state: a translation that has read the old state has an older generation.
+            self.generations.bump(Part::Standby(pair.id()).slot());
+            self.guests_moved.store(true, Relaxed);
+            self.underlay.deferred_work.ring();
+        }
+    }
+    /// Whether a guest has changed over since the last call.
+    pub(crate) fn take_guests_moved(&self) -> bool {
+        self.guests_moved.swap(false, Relaxed)
     }
     /// Whether the configuration still has this generation, which was read before it. Otherwise the
     /// generations of parts may be newer than the parts themselves.
@@ -268,6 +287,11 @@ impl Pipeline {
             let parts = [Part::Bridge(bridge.id), Part::Port(bridge.id, of_port)];
             out.deps.extend(parts.map(|p| self.generations.read(p.slot())));
         }
+        if let Some((_, of_port)) = from
+            && let Some(pair) = bridge.ports.get(&of_port).and_then(|p| p.standby.as_ref())
+        {
+            self.follow_guest(pair, port, request, out);
+        }
         let mut go = |start: Start<'_>| {
             let input = Input {
                 pipeline: self,
@@ -317,6 +341,27 @@ impl Pipeline {
         }
         if self.exact.load(Relaxed) {
             out.mask.add(&mask::exact(request.key));
+        }
+    }
+}
+
+impl Pipeline {
+    /// A packet came from one of the two devices of a guest.
+    fn follow_guest(&self, pair: &Standby, port: PortNo, request: &Request<'_>, out: &mut Translation) {
+        let source = request.key.dl_src;
+        if pair.is_taken_by(port, source) {
+            if request.purpose == Purpose::Miss {
+                self.change_device(pair, port);
+            } else {
+                // A cached flow would hide the guest's next frame from the translation.
+                out.uncacheable = true;
+            }
+        }
+        out.deps
+            .push(self.generations.read(Part::Standby(pair.id()).slot()));
+        if port != pair.active() {
+            // Frames with other sources must not hide the guest's.
+            out.mask.0.dl_src = [0xff; 6];
         }
     }
 }

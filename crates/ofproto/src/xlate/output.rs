@@ -7,7 +7,8 @@ use super::resubmit::{Lookup, Run};
 use super::table::OnMiss;
 use crate::features::Feature;
 use crate::model::{Binding, PortView, port_config};
-use heddle_datapath_api::{Action as DpAction, LbOutput};
+use crate::parts::Part;
+use heddle_datapath_api::{Action as DpAction, LbOutput, PortNo};
 use heddle_flow::{Subfield, packet_type};
 use heddle_openflow::Port;
 use heddle_openflow::action::ControllerAction;
@@ -168,13 +169,14 @@ impl Ctx<'_> {
                 self.mirror_egress(port.bundle);
             }
             Binding::Datapath(no) => {
+                let no = self.device_of(port, *no);
                 let tos = self.flow.nw_tos;
                 self.mark_for_queue(port);
                 self.commit();
                 self.flow.nw_tos = tos;
                 let pop = self.ends_tunnel(port);
                 if pop.is_none() {
-                    self.sample_egress(port, *no);
+                    self.sample_egress(port, no);
                 }
                 if !matches!(self.at.mirror_snaplen, 0 | u16::MAX) {
                     self.out.emit(DpAction::Trunc(self.at.mirror_snaplen.into()));
@@ -186,12 +188,23 @@ impl Ctx<'_> {
                 } else {
                     self.snoop(port);
                     self.out
-                        .emit(table.map_or(DpAction::Output(*no), DpAction::LbOutput));
+                        .emit(table.map_or(DpAction::Output(no), DpAction::LbOutput));
                 }
                 self.mirror_egress(port.bundle);
             }
             Binding::Patch(Some((bridge, peer))) => self.patch_output(port, *bridge, *peer, last),
             Binding::Patch(None) | Binding::Unbound => {}
+        }
+    }
+
+    /// The datapath port that packets to a port leave by: the active device, if it is a pair.
+    fn device_of(&mut self, port: &PortView, no: PortNo) -> PortNo {
+        match &port.standby {
+            Some(pair) => {
+                self.out.depend_on(Part::Standby(pair.id()));
+                pair.active()
+            }
+            None => no,
         }
     }
 

@@ -17,6 +17,7 @@ mod ipf;
 mod kernel_conntrack;
 mod mdb;
 mod memory;
+mod migrate;
 mod neigh;
 mod offload;
 mod pmd;
@@ -55,6 +56,7 @@ pub(crate) fn register(ctx: &Context, switch: &Arc<Switch>) {
     fdb::register(&commands);
     mdb::register(&commands);
     ipf::register(&commands);
+    migrate::register(&commands);
     kernel_conntrack::register(&commands);
     neigh::register(&commands);
     offload::register(&commands);

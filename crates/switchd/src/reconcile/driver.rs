@@ -93,6 +93,8 @@ impl<'a> Driver<'a> {
         let remote = database(&ctx.options.database);
         // The client's messages name the remote.
         let client = Client::spawn(&remote, "Open_vSwitch", monitor(), options)?;
+        // Only the first one counts, and there is one.
+        let _ = switch.database.set(client.clone());
         Ok(Driver {
             ctx,
             client,

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn labels_are_read_whole() {
     let r = Record::new_zeroed();
-    r.publish(false);
+    r.publish(false, 0);
     std::thread::scope(|s| {
         for n in 1..3 {
             let r = &r;
@@ -26,7 +26,7 @@ fn labels_are_read_whole() {
 #[test]
 fn a_writer_put_aside_stops_no_reader() {
     let r = Record::new_zeroed();
-    r.publish(false);
+    r.publish(false, 0);
     for n in 1..4u128 {
         assert_eq!(r.set_label(n << 64 | n, u128::MAX), Some(n << 64 | n));
         // The preempted writer has the lock, and has written half of its label.
@@ -44,7 +44,7 @@ fn a_writer_put_aside_stops_no_reader() {
     // The odd label of an announced connection is an address of its parent.
     let announced = Record::new_zeroed();
     announced.head.store(Head::new(0, 0, RELATED).0, Relaxed);
-    announced.publish(false);
+    announced.publish(false, 0);
     assert_eq!(announced.set_label(1, 1), None);
     assert_eq!(announced.overlay.odd_label().value(), 0);
 }

@@ -197,6 +197,15 @@ impl Expectations {
         self.remove(&mut t, number);
         None
     }
+    /// The expectations of one connection, oldest first.
+    pub(crate) fn of_parent(&self, parent: Parent) -> Vec<(Key, Expectation)> {
+        let t = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let numbers = t.by_parent.get(&parent.number).into_iter().flatten();
+        let keys = numbers.filter_map(|n| t.by_age.get(n).map(|(key, ..)| *key));
+        keys.filter_map(|key| Some((key, t.by_key.get(&key)?.1)))
+            .filter(|(_, e)| e.parent == parent)
+            .collect()
+    }
     /// Removes some of the expectations whose time is over.
     pub(crate) fn sweep(&self, now_ms: u64) {
         const STEP: usize = 256;

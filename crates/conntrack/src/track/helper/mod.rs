@@ -119,9 +119,16 @@ impl Conntrack {
         let lives = |p| self.record_of(now_ms, p).is_some();
         self.expectations.find(now_ms, key, self.hash_of_key(&key), lives)
     }
+    /// The connections that one connection has announced.
+    pub(crate) fn announced(&self, parent: Parent) -> Vec<(Key, Expectation)> {
+        if self.expectations.is_empty() {
+            return Vec::new();
+        }
+        self.expectations.of_parent(parent)
+    }
     /// Expects a connection to `port` of the endpoint that sent the packet. `own_port`: the port that this
     /// endpoint itself uses, if it may be another one.
-    fn expect(&self, now_ms: u64, c: Control, r: &Record, port: u32, own_port: Option<u32>) {
+    pub(crate) fn expect(&self, now_ms: u64, c: Control, r: &Record, port: u32, own_port: Option<u32>) {
         let (orig, back, dnat) = (r.orig(), r.reply(), r.flags() & DNAT != 0);
         // Source and destination as the peer sees them. Then the end to translate, and its address as the
         // announcing endpoint sees it.

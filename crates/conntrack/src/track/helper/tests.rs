@@ -449,3 +449,55 @@ fn who_announces_too_much_makes_room() {
     all.sweep(u64::MAX);
     assert_eq!(all.len(), 16_384 - 256);
 }
+
+/// A session moves to another tracker after PORT: shifts continue, and the server may connect.
+#[test]
+fn a_session_moves() {
+    let (s, there) = (Session::new(), Session::new());
+    let out = |f, seq, ack, len| s.subject((CLIENT, 4000), (SERVER, 21), Some((f, seq, ack, len)));
+    let back = |f, seq, ack, len| s.subject((SERVER, 21), (SEEN, 4000), Some((f, seq, ack, len)));
+    s.track(&out(SYN, 99, 0, 0), &with_nat(NatEnd::Src, SEEN));
+    s.track(&back(SYN | ACK, 499, 100, 0), &nat());
+    s.track(&out(ACK, 100, 500, 0), &nat());
+    let text = b"PORT 10,1,1,1,16,0\r\n";
+    let len = u32::try_from(text.len()).unwrap();
+    let (_, v) = s.track(&out(ACK | PSH, 100, 500, len), &nat());
+    assert!(
+        s.ct.control(1000, v.control.unwrap(), 100, 500, text)
+            .replace
+            .is_some()
+    );
+    let mut moved = Vec::new();
+    s.ct.scan(1000, 0, u32::MAX, |c| moved.push(c.portable()));
+    assert_eq!((moved.len(), moved[0].announced.len()), (1, 1));
+    let done = there.ct.import(1000, 0, None, &moved[0], false);
+    assert_eq!(done, Ok(crate::transfer::Imported::New));
+    let mut again = Vec::new();
+    there.ct.scan(1000, 0, u32::MAX, |c| again.push(c.portable()));
+    assert_eq!(again, moved);
+    let (k, v) = there.track(&back(ACK, 500, 100 + len + 2, 10), &nat());
+    assert_eq!(k.state, EST | RPL | D | TRK);
+    let edit = there
+        .ct
+        .control(1000, v.control.unwrap(), 500, 100 + len + 2, b"200 ok\r\n");
+    assert_eq!((edit.seq, edit.ack), (0, -2));
+    let data = s.subject((SERVER, 20), (SEEN, 4096), Some((SYN, 1, 0, 0)));
+    let (k, _) = there.track(&data, &CtAction::default());
+    assert_eq!((k.state, k.mark), (NEW | REL | TRK, 7));
+    let accept = CtAction {
+        commit: true,
+        ..nat()
+    };
+    let (k, _) = there.track(&data, &accept);
+    assert_eq!(k.state, NEW | REL | D | TRK);
+    // The announced connection moves on, with its parent.
+    let mut third = Vec::new();
+    there.ct.scan(1000, 0, u32::MAX, |c| third.push(c.portable()));
+    assert_eq!(third.len(), 2);
+    for c in &third {
+        assert_eq!(
+            s.ct.import(1000, 5, None, c, false),
+            Ok(crate::transfer::Imported::New)
+        );
+    }
+}

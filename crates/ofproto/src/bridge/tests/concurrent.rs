@@ -33,6 +33,7 @@ pub(in crate::bridge) fn bridge() -> (Arc<Ofproto>, Arc<Bridge>) {
         speed_bps: 0,
         bfd: None,
         lacp: None,
+        standby: None,
     });
     let bundles = (1..10).map(|n| PortBundleConfig {
         name: format!("p{n}"),

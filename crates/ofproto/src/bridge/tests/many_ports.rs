@@ -34,6 +34,7 @@ fn port(no: u32) -> PortConfig {
         speed_bps: 0,
         bfd: None,
         lacp: None,
+        standby: None,
     }
 }
 

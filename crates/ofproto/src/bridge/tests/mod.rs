@@ -424,6 +424,7 @@ pub(super) fn port(no: u32, name: &str) -> PortConfig {
         speed_bps: 0,
         bfd: None,
         lacp: None,
+        standby: None,
     }
 }
 

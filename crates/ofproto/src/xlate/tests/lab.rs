@@ -30,6 +30,7 @@ pub(crate) struct LabBridge {
     pub(crate) tunnels: HashMap<Port, Arc<Tunnel>>,
     pub(crate) down: HashSet<Port>,
     pub(crate) bfd_ports: HashMap<Port, crate::bfd_port::BfdPort>,
+    pub(crate) standbys: HashMap<Port, crate::standby::Standby>,
     pub(crate) mac: Arc<MacTable>,
     pub(crate) snooping: Option<SnoopingView>,
     pub(crate) tables: Arc<Vec<Table>>,
@@ -98,6 +99,7 @@ impl Lab {
             tunnels: HashMap::new(),
             down: HashSet::new(),
             bfd_ports: HashMap::new(),
+            standbys: HashMap::new(),
             mac: Arc::new(MacTable::new(i as u64, generations.clone())),
             snooping: None,
             tables: Arc::new(
@@ -146,6 +148,9 @@ impl Lab {
                 if let Binding::Datapath(no) = binding {
                     snapshot.by_dp_port.insert(no, (i as u64, p));
                 }
+                if let Some(pair) = b.standbys.get(&p) {
+                    snapshot.by_dp_port.insert(pair.standby_port(), (i as u64, p));
+                }
                 let view = PortView {
                     no: p,
                     name: port_name(i, p),
@@ -156,6 +161,7 @@ impl Lab {
                     up: !b.down.contains(&p),
                     bfd: b.bfd_ports.get(&p).cloned(),
                     lacp: None,
+                    standby: b.standbys.get(&p).cloned(),
                     bundle,
                     patch_rx: b.patch_stats.clone(),
                     patch_tx: b.patch_stats.clone(),

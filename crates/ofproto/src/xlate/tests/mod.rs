@@ -14,5 +14,6 @@ mod pipeline;
 mod props;
 mod snoop;
 mod snooping;
+mod standby;
 mod underlay;
 mod without_features;

@@ -134,6 +134,7 @@ impl Iface {
             speed_bps: self.status.speed_bps,
             bfd: self.session.bfd.clone(),
             lacp: bond.and_then(|b| b.lacp_link(self.no)),
+            standby: None,
         }
     }
 

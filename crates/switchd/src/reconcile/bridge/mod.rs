@@ -16,6 +16,7 @@ mod ports;
 mod qos;
 mod refresh;
 mod remotes;
+mod standby;
 
 pub(super) use iface::{Body, Failure, Iface, InterfaceError};
 pub(super) use refresh::Changes;
@@ -55,6 +56,8 @@ pub(super) struct BridgeReconciler {
     configured: Option<(BridgeConfig, BTreeMap<u8, TableConfig>)>,
     /// The bundles and ports that OpenFlow last received.
     pushed: Option<(Vec<PortBundleConfig>, Vec<PortConfig>)>,
+    /// Pairs of interfaces that are one port, by primary.
+    standbys: BTreeMap<String, standby::Pair>,
     /// Bonds by port.
     bonds: BTreeMap<String, ConfiguredBond>,
     /// Packets that its mirrors had copied when that was last written.
@@ -84,6 +87,7 @@ impl BridgeReconciler {
             min_mtu: None,
             configured: None,
             pushed: None,
+            standbys: BTreeMap::new(),
             bonds: BTreeMap::new(),
             mirrored: 0,
             listeners: BTreeMap::new(),
@@ -141,6 +145,7 @@ impl BridgeReconciler {
             // OpenFlow has no message for it: each controller has to read it again.
             self.bridge.reconnect_controllers();
         }
+        self.check_standbys();
         self.push_ports(&env.switch.ofproto);
         self.set_remotes(env);
     }
@@ -167,7 +172,9 @@ impl BridgeReconciler {
             iface.follow_session(settings.unwrap_or(&Smap::default()), of, self.bridge.id);
         }
         let bonds = self.follow_bonds(of);
-        let with_members: BTreeSet<&str> = self.ifaces.values().map(|i| i.port.as_str()).collect();
+        self.follow_standbys(of);
+        let shown = || self.ifaces.values().filter(|i| !self.is_standby(&i.name));
+        let with_members: BTreeSet<&str> = shown().map(|i| i.port.as_str()).collect();
         let bundles: Vec<PortBundleConfig> = self
             .row
             .ports
@@ -178,10 +185,12 @@ impl BridgeReconciler {
                 ..p.bundle.clone()
             })
             .collect();
-        let ports: Vec<PortConfig> = self
-            .ifaces
-            .values()
-            .map(|i| i.config(bonds.get(&i.port)))
+        let ports: Vec<PortConfig> = shown()
+            .map(|i| {
+                let mut config = i.config(bonds.get(&i.port));
+                self.pair_up(&mut config);
+                config
+            })
             .collect();
         let now = Some((bundles.clone(), ports.clone()));
         if self.pushed == now {

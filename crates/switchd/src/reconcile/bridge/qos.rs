@@ -5,6 +5,7 @@ use std::sync::Arc;
 use heddle_datapath::Datapath;
 
 use super::BridgeReconciler;
+use super::standby::primary_of;
 
 impl BridgeReconciler {
     /// Applies the rows' limits to the devices of the bridge's ports.
@@ -13,9 +14,15 @@ impl BridgeReconciler {
             let Some((device, no)) = iface.device().map(|(d, no)| (Arc::clone(d), no)) else {
                 continue;
             };
-            let Some((port, row)) = self.row.interface(&iface.name) else {
+            let Some((mut port, mut row)) = self.row.interface(&iface.name) else {
                 continue;
             };
+            // A standby has the limits of its primary.
+            if let Ok(Some(primary)) = primary_of(&self.row, row)
+                && let Some(of_primary) = self.row.interface(&primary.name)
+            {
+                (port, row) = of_primary;
+            }
             // Pretended devices have no rates in Open vSwitch either.
             if !device.port_type().pretended {
                 let refused = device

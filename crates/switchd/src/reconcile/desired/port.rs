@@ -49,6 +49,8 @@ pub(in crate::reconcile) struct InterfaceRow {
     pub(in crate::reconcile) ofport: Option<OfPort>,
     pub(in crate::reconcile) mac: Option<[u8; 6]>,
     pub(in crate::reconcile) mtu_request: Option<u32>,
+    /// The guest's address, which an orchestrator has written (`external_ids:attached-mac`).
+    pub(in crate::reconcile) guest_mac: Option<[u8; 6]>,
     /// Limits of the interface's input.
     pub(in crate::reconcile) policing: Vec<MeterConfig>,
 }
@@ -91,6 +93,7 @@ impl PortRow {
             mac: None,
             policing: Vec::new(),
             mtu_request: None,
+            guest_mac: None,
         };
         PortRow {
             uuid: None,
@@ -208,6 +211,9 @@ impl InterfaceRow {
             mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
             policing: policing(row),
             mtu_request: value(row.opt_int("mtu_request")).map(|m| u32::try_from(m).unwrap_or(u32::MAX)),
+            guest_mac: value(row.map_str("external_ids"))
+                .get("attached-mac")
+                .and_then(|mac| parse_mac(mac)),
         }
     }
 }

@@ -1,0 +1,125 @@
+//! The file of a move and its key, on disk or in a pipe.
+
+use anyhow::{Context as _, Result, bail};
+use heddle_migration::{Error, KEY_BYTES, Key, MAX_FILE_BYTES};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, IsTerminal as _, Read, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+/// Permissions of others than the owner.
+const OTHERS: u32 = 0o077;
+
+#[derive(clap::Args)]
+pub(super) struct KeyOption {
+    /// File with a key of 16 bytes or more, the same at both nodes: proves that the file comes from there
+    #[arg(long, value_name = "FILE")]
+    key_file: Option<PathBuf>,
+}
+
+impl KeyOption {
+    pub(super) fn load(&self) -> Result<Option<Key>> {
+        let Some(path) = &self.key_file else {
+            return Ok(None);
+        };
+        let name = path.display();
+        let mut file = File::open(path).with_context(|| name.to_string())?;
+        let metadata = file.metadata()?;
+        if metadata.is_file() && metadata.mode() & OTHERS != 0 {
+            bail!("{name}: others may read the key (chmod go= {name})");
+        }
+        let mut bytes = Vec::new();
+        let most = u64::try_from(KEY_BYTES.end() + 1).unwrap_or(u64::MAX);
+        (&mut file)
+            .take(most)
+            .read_to_end(&mut bytes)
+            .with_context(|| name.to_string())?;
+        Key::new(&bytes).with_context(|| name.to_string()).map(Some)
+    }
+}
+
+/// Reads a whole file of a move, or standard input. Without a key, a file that other users may change is
+/// refused.
+pub(super) fn read(path: &Path, key: &KeyOption) -> Result<Vec<u8>> {
+    if path.as_os_str() == "-" {
+        return bounded(io::stdin().lock(), "standard input");
+    }
+    let name = path.display().to_string();
+    let file = File::open(path).with_context(|| name.clone())?;
+    let metadata = file.metadata()?;
+    if key.key_file.is_none() && metadata.is_file() && !heddle_sys::files::is_private(&metadata) {
+        bail!(
+            "{name}: others may change this file: make it yours alone (chown, chmod go-w), or use --key-file"
+        );
+    }
+    bounded(file, &name)
+}
+
+fn bounded(from: impl Read, name: &str) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let most = u64::try_from(MAX_FILE_BYTES + 65).unwrap_or(u64::MAX);
+    from.take(most)
+        .read_to_end(&mut bytes)
+        .with_context(|| name.to_owned())?;
+    if bytes.len() > MAX_FILE_BYTES + 64 {
+        return Err(Error::TooLarge("the length of the file")).with_context(|| name.to_owned());
+    }
+    Ok(bytes)
+}
+
+/// A file that appears when it is complete, or standard output.
+pub(super) struct Output {
+    to: Box<dyn Write>,
+    bytes: u64,
+    /// The temporary file, and the final one.
+    paths: Option<(PathBuf, PathBuf, File)>,
+}
+
+impl Output {
+    pub(super) fn new(path: &Path) -> Result<Self> {
+        if path.as_os_str() == "-" {
+            if io::stdout().is_terminal() {
+                bail!("the file is nothing for a terminal: --file FILE, or a pipe");
+            }
+            return Ok(Self {
+                to: Box::new(io::stdout()),
+                bytes: 0,
+                paths: None,
+            });
+        }
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        let part = PathBuf::from(part);
+        // Left by a command that was killed.
+        let _ = fs::remove_file(&part);
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let file = options.open(&part).with_context(|| part.display().to_string())?;
+        Ok(Self {
+            to: Box::new(file.try_clone()?),
+            bytes: 0,
+            paths: Some((part, path.to_owned(), file)),
+        })
+    }
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.bytes += bytes.len() as u64;
+        self.to.write_all(bytes).context("the file cannot be written")
+    }
+    /// Makes the file appear; returns its length.
+    pub(super) fn end(mut self) -> Result<u64> {
+        self.to.flush().context("the file cannot be written")?;
+        if let Some((part, path, file)) = self.paths.take() {
+            file.sync_all().context("the file cannot be written")?;
+            fs::rename(&part, &path).with_context(|| path.display().to_string())?;
+        }
+        Ok(self.bytes)
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Some((part, ..)) = &self.paths {
+            let _ = fs::remove_file(part);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A port, its zones and its addresses, as the database has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use heddle_ovsdb::{Db, Row};
+
+/// The key of `Interface.external_ids` with the name of the logical port.
+const LOGICAL_PORT: &str = "iface-id";
+/// Keys of `Interface.external_ids` with the guest's addresses: OVN-Kubernetes, Kube-OVN.
+const ADDRESSES: [&str; 2] = ["ip_addresses", "ip"];
+/// Keys of `Bridge.external_ids` with the number of a zone begin with this, as OVN writes them.
+const ZONE: &str = "ct-zone-";
+
+/// A port of the database.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PortIdentity {
+    /// Interface.
+    pub(crate) interface: String,
+    pub(crate) bridge: String,
+    /// Logical port: `external_ids:iface-id`, or the interface's name.
+    pub(crate) port: String,
+    /// Zones of the bridge, by name.
+    pub(crate) zones: BTreeMap<String, u16>,
+    /// Addresses that the orchestrator wrote.
+    pub(crate) addresses: BTreeSet<IpAddr>,
+}
+
+fn external_ids(row: &Row) -> BTreeMap<String, String> {
+    row.map_str("external_ids").unwrap_or_default()
+}
+
+/// The name of an interface's logical port.
+fn logical(name: &str, ids: &BTreeMap<String, String>) -> String {
+    ids.get(LOGICAL_PORT).map_or(name, String::as_str).to_owned()
+}
+
+/// Addresses of a list, with or without the lengths of their prefixes.
+fn addresses(ids: &BTreeMap<String, String>) -> BTreeSet<IpAddr> {
+    let texts = ADDRESSES.iter().filter_map(|key| ids.get(*key));
+    let each = texts.flat_map(|text| text.split([',', ' ', '"', '[', ']']));
+    each.filter_map(|one| one.split('/').next()?.parse().ok())
+        .collect()
+}
+
+fn zones(bridge: &Row) -> BTreeMap<String, u16> {
+    let ids = external_ids(bridge).into_iter();
+    ids.filter_map(|(key, value)| {
+        let name = key.strip_prefix(ZONE).filter(|name| !name.is_empty())?;
+        Some((name.to_owned(), value.trim().parse().ok()?))
+    })
+    .collect()
+}
+
+impl PortIdentity {
+    /// The port with this name: of an interface, or of a logical port.
+    pub(crate) fn find(db: &Db, name: &str) -> Result<Self, String> {
+        let mut found: Option<Self> = None;
+        for bridge in db.rows("Bridge") {
+            let bridge_name = bridge.str("name").unwrap_or_default();
+            for port in db.referenced(bridge, "ports", "Port") {
+                for row in db.referenced(port, "interfaces", "Interface") {
+                    let (interface, ids) = (row.str("name").unwrap_or_default(), external_ids(row));
+                    let port = logical(interface, &ids);
+                    let exact = interface == name;
+                    if !exact && port != name {
+                        continue;
+                    }
+                    let here = Self {
+                        interface: interface.to_owned(),
+                        bridge: bridge_name.to_owned(),
+                        port,
+                        zones: zones(bridge),
+                        addresses: addresses(&ids),
+                    };
+                    if exact {
+                        return Ok(here);
+                    }
+                    if let Some(other) = found.as_ref().filter(|f| f.bridge != here.bridge) {
+                        return Err(format!(
+                            "interfaces {} of bridge {} and {} of bridge {} are both of port {name}: name one of them",
+                            other.interface, other.bridge, here.interface, here.bridge
+                        ));
+                    }
+                    found.get_or_insert(here);
+                }
+            }
+        }
+        found.ok_or_else(|| {
+            format!("no port '{name}': expected the name of an interface, or its external_ids:{LOGICAL_PORT}")
+        })
+    }
+}

@@ -1,0 +1,139 @@
+//! Ports whose connections go to another node or come from there (`heddle migrate`).
+//!
+//! **Steps.** The first node copies the port's connections ([`copy`]), maybe several times. The other node
+//! adds the copies ([`take`]). At the end the first node ends its own connections, and the other one checks
+//! TCP windows as usual again ([`finish`]). [`abort`] undoes a step: the first node keeps its connections,
+//! the other one ends the copies.
+//!
+//! **State.** A step is one request or a series of them. Only the choice of zones and addresses is kept
+//! between them ([`Session`]). So a client that is killed leaves nothing that a repetition does not replace.
+//! A daemon that is killed loses its connections, and the session with them.
+
+mod identity;
+mod selection;
+mod work;
+
+pub(crate) use identity::PortIdentity;
+pub(crate) use selection::{Choice, MovedZone, Selection};
+pub(crate) use work::{abort, copy, finish, take};
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Maximum number of ports with a move that is not finished.
+const MAX_SESSIONS: usize = 4096;
+
+/// The part that this node plays in a move.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Role {
+    /// The guest leaves.
+    Source,
+    /// The guest comes.
+    Target,
+}
+
+impl Role {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Source => "source",
+            Self::Target => "target",
+        }
+    }
+}
+
+/// The move of one port, at this node.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Number that a series of requests names.
+    pub(crate) id: u64,
+    pub(crate) role: Role,
+    /// The guest could send packets during the last export.
+    pub(crate) live: bool,
+    pub(crate) began_ms: u64,
+    pub(crate) selection: Selection,
+    /// At the target: the zone here of each zone of the file, or the reason why there is none.
+    pub(crate) mapping: Vec<Result<MovedZone, String>>,
+    /// Connections by outcome.
+    pub(crate) counts: Mutex<BTreeMap<String, u64>>,
+}
+
+impl Session {
+    pub(crate) fn add(&self, counts: &BTreeMap<String, u64>) {
+        let mut sums = self.counts.lock();
+        for (name, n) in counts {
+            *sums.entry(name.clone()).or_default() += n;
+        }
+    }
+}
+
+/// All moves that are not finished.
+#[derive(Debug, Default)]
+pub(crate) struct Moves(Mutex<Sessions>);
+
+#[derive(Debug, Default)]
+struct Sessions {
+    /// Sessions by logical port.
+    by_port: BTreeMap<String, Arc<Session>>,
+    last: u64,
+}
+
+impl Moves {
+    /// Begins a step. An earlier one of the same port is replaced.
+    pub(crate) fn begin(
+        &self,
+        role: Role,
+        live: bool,
+        selection: Selection,
+        mapping: Vec<Result<MovedZone, String>>,
+        now_ms: u64,
+    ) -> Result<Arc<Session>, String> {
+        let mut state = self.0.lock();
+        let port = selection.port.clone();
+        if state.by_port.len() >= MAX_SESSIONS && !state.by_port.contains_key(&port) {
+            return Err(format!(
+                "{MAX_SESSIONS} moves are not finished ('heddle migrate status'): finish or abort some"
+            ));
+        }
+        state.last += 1;
+        let session = Arc::new(Session {
+            id: state.last,
+            role,
+            live,
+            began_ms: now_ms,
+            selection,
+            mapping,
+            counts: Mutex::default(),
+        });
+        state.by_port.insert(port, session.clone());
+        Ok(session)
+    }
+    /// The session of a series of requests.
+    pub(crate) fn session(&self, id: u64) -> Result<Arc<Session>, String> {
+        let state = self.0.lock();
+        let found = state.by_port.values().find(|s| s.id == id);
+        found.cloned().ok_or_else(|| {
+            "another 'heddle migrate' of this port has begun or ended meanwhile: repeat it".to_owned()
+        })
+    }
+    /// The move of a logical port.
+    pub(crate) fn of_port(&self, port: &str) -> Option<Arc<Session>> {
+        self.0.lock().by_port.get(port).cloned()
+    }
+    /// Forgets a session, unless a later one has replaced it.
+    pub(crate) fn end(&self, session: &Session) {
+        let mut state = self.0.lock();
+        let port = &session.selection.port;
+        if state.by_port.get(port).is_some_and(|s| s.id == session.id) {
+            state.by_port.remove(port);
+        }
+    }
+    /// All moves.
+    pub(crate) fn all(&self) -> Vec<Arc<Session>> {
+        self.0.lock().by_port.values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,158 @@
+//! The connections that are a port's.
+//!
+//! * The zone with the name of the logical port is the port's: all its connections are.
+//! * A zone of a router (`..._snat`, `..._dnat`) translates for many ports on this node, as does a zone that
+//!   the operator names. Connections with an address of the port are the port's; all others stay.
+//! * All other zones are other ports'.
+//!
+//! Addresses come from the operator or the orchestrator. An address that a guest announces is not believed:
+//! with another tenant's address it would get this tenant's connections.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use heddle_conntrack::scan::Seen;
+
+use super::PortIdentity;
+
+/// Endings of the names of routers' zones.
+const ROUTER: [&str; 2] = ["_snat", "_dnat"];
+
+fn is_router(zone: &str) -> bool {
+    ROUTER.iter().any(|end| zone.ends_with(end))
+}
+
+/// The operator's additions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Choice {
+    /// Zones that ports share: names, or names with numbers (`acl=5`).
+    pub(crate) zones: Vec<String>,
+    /// Addresses of the guest.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// A zone of the move.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MovedZone {
+    pub(crate) name: String,
+    pub(crate) zone: u16,
+    /// All connections are the port's, not only those with its addresses.
+    pub(crate) whole: bool,
+}
+
+/// The connections of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Selection {
+    pub(crate) port: String,
+    pub(crate) interface: String,
+    pub(crate) bridge: String,
+    /// Each number once.
+    pub(crate) zones: Vec<MovedZone>,
+    pub(crate) addresses: BTreeSet<IpAddr>,
+    /// Zones that were left out, and why.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Selection {
+    /// The connections of a port, with the operator's additions.
+    pub(crate) fn new(id: &PortIdentity, choice: &Choice) -> Result<Self, String> {
+        let mut selection = Selection {
+            port: id.port.clone(),
+            interface: id.interface.clone(),
+            bridge: id.bridge.clone(),
+            addresses: id.addresses.iter().chain(&choice.addresses).copied().collect(),
+            ..Selection::default()
+        };
+        if let Some(zone) = id.zones.get(&id.port) {
+            // Two names of one number: the zone is shared.
+            let whole = id.zones.values().filter(|z| *z == zone).count() == 1;
+            selection.add(&id.port, *zone, whole);
+        }
+        for text in &choice.zones {
+            let (name, zone) = chosen(text, id)?;
+            selection.add(name, zone, false);
+        }
+        for (name, zone) in &id.zones {
+            if name != &id.port && is_router(name) {
+                selection.add(name, *zone, false);
+            }
+        }
+        if selection.zones.is_empty() && selection.notes.is_empty() {
+            selection.notes.push(format!(
+                "bridge {} has no external_ids:ct-zone-{}, and no --zone was given",
+                id.bridge, id.port
+            ));
+        }
+        Ok(selection)
+    }
+
+    fn add(&mut self, name: &str, zone: u16, whole: bool) {
+        if self.zones.iter().any(|z| z.zone == zone) {
+            return;
+        }
+        if !whole && self.addresses.is_empty() {
+            self.notes.push(format!(
+                "zone {name} is shared, and no address of the port is known: give --address"
+            ));
+            return;
+        }
+        self.zones.push(MovedZone {
+            name: name.to_owned(),
+            zone,
+            whole,
+        });
+    }
+
+    /// Addresses as connections have them.
+    pub(super) fn bits(&self) -> Vec<(bool, u128)> {
+        let each = self.addresses.iter();
+        each.map(|a| (a.is_ipv6(), heddle_conntrack::bits(*a))).collect()
+    }
+
+    /// The position of the zone of a connection that is the port's.
+    pub(super) fn position(&self, seen: &Seen<'_>, addresses: &[(bool, u128)]) -> Option<u16> {
+        let at = self.zones.iter().position(|z| z.zone == seen.zone())?;
+        let all = self.zones.get(at).is_some_and(|z| z.whole);
+        let own = || {
+            addresses
+                .iter()
+                .any(|(ipv6, addr)| seen.has_address(*ipv6, *addr))
+        };
+        (all || own()).then(|| u16::try_from(at).ok()).flatten()
+    }
+
+    /// The zone here of a zone of a file, or the reason why there is none.
+    pub(crate) fn map(&self, name: &str, id: &PortIdentity) -> Result<MovedZone, String> {
+        if let Some(zone) = self.zones.iter().find(|z| z.name == name) {
+            return Ok(zone.clone());
+        }
+        // Two zones of the other node may be one here.
+        let number = id.zones.get(name);
+        let same = self.zones.iter().find(|z| Some(&z.zone) == number);
+        Err(match (number, same) {
+            (None, _) => format!("zone {name} is not known here"),
+            (Some(_), Some(zone)) => format!("zone {name} is zone {} here", zone.name),
+            (Some(_), None) if is_router(name) => {
+                format!("zone {name} is shared, and no address of the port is known")
+            }
+            (Some(_), None) => format!("zone {name} is another port's"),
+        })
+    }
+}
+
+/// The name and number of a zone that the operator chose.
+fn chosen<'a>(text: &'a str, id: &PortIdentity) -> Result<(&'a str, u16), String> {
+    if let Some((name, number)) = text.rsplit_once('=') {
+        let zone = number
+            .parse()
+            .map_err(|_| format!("--zone {text}: expected NAME or NAME=NUMBER"))?;
+        return Ok((name, zone));
+    }
+    match id.zones.get(text) {
+        Some(zone) => Ok((text, *zone)),
+        None => Err(format!(
+            "--zone {text}: bridge {} has no external_ids:ct-zone-{text}; name its number, as --zone {text}=NUMBER",
+            id.bridge
+        )),
+    }
+}

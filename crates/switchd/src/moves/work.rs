@@ -1,0 +1,173 @@
+//! The steps of a move, on the tracker.
+
+use std::collections::BTreeMap;
+
+use heddle_conntrack::Conntrack;
+use heddle_conntrack::transfer::{Imported, Portable};
+use heddle_migration::connection::{Chunk, Connections};
+
+use super::{Role, Session};
+
+/// Records that are read in one go. Their connections fit into the rest of a chunk that has room for them.
+const BATCH: u32 = 1024;
+/// Records that one request reads.
+const MAX_RECORDS: u32 = 1 << 18;
+/// Maximum number of refused connections that a reply shows.
+const MAX_EXAMPLES: usize = 5;
+
+/// A part of the port's connections.
+pub(crate) struct Copied {
+    /// The content of a section of the file.
+    pub(crate) content: Vec<u8>,
+    pub(crate) connections: u32,
+    /// Connections that do not fit into a file.
+    pub(crate) left_out: u32,
+    /// The next record; `None`: all were read.
+    pub(crate) next: Option<u32>,
+}
+
+/// Copies the port's connections among the records from `at` on.
+pub(crate) fn copy(tracker: &Conntrack, session: &Session, now_ms: u64, at: u32) -> Copied {
+    let addresses = session.selection.bits();
+    let (mut chunk, mut left_out) = (Chunk::default(), 0);
+    let mut next = Some(at);
+    let end = at.saturating_add(MAX_RECORDS);
+    while let Some(from) = next.filter(|from| *from < end && chunk.has_room(BATCH)) {
+        next = tracker.scan(now_ms, from, BATCH, |seen| {
+            if let Some(zone) = session.selection.position(seen, &addresses)
+                && !chunk.add(zone, &seen.portable())
+            {
+                left_out += 1;
+            }
+        });
+        // A worker on this processor is not kept waiting.
+        std::thread::yield_now();
+    }
+    let connections = chunk.len();
+    session.add(&[("exported".to_owned(), connections.into())].into());
+    Copied {
+        content: chunk.content(),
+        connections,
+        left_out,
+        next,
+    }
+}
+
+/// The outcome of a part of a file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Connections that are here now, by how they came.
+    pub(crate) taken: BTreeMap<String, u64>,
+    /// Connections that are not, by reason.
+    pub(crate) refused: BTreeMap<String, u64>,
+    /// Some of these, as `dpctl/dump-conntrack` names their tuples.
+    pub(crate) examples: Vec<String>,
+}
+
+impl Taken {
+    fn refuse(&mut self, why: &str, c: &Portable) {
+        *self.refused.entry(why.to_owned()).or_default() += 1;
+        if self.examples.len() < MAX_EXAMPLES {
+            self.examples.push(format!(
+                "proto={},orig=({}),reply=({}): {why}",
+                c.orig.proto, c.orig, c.reply
+            ));
+        }
+    }
+}
+
+fn outcome(how: Imported) -> &'static str {
+    match how {
+        Imported::New => "new",
+        Imported::Renewed => "renewed",
+        Imported::Replaced => "replaced",
+        Imported::InUse => "in use",
+    }
+}
+
+/// Adds connections of a file's section. `policy`: the timeout policy of a zone.
+pub(crate) fn take(
+    tracker: &Conntrack,
+    session: &Session,
+    now_ms: u64,
+    content: &[u8],
+    policy: impl Fn(u16) -> Option<std::sync::Arc<str>>,
+) -> Result<Taken, String> {
+    let mut done = Taken::default();
+    let addresses = session.selection.bits();
+    for one in Connections::new(content).map_err(|e| e.to_string())? {
+        let (position, c) = one.map_err(|e| e.to_string())?;
+        let zone = match session.mapping.get(usize::from(position)) {
+            Some(Ok(zone)) => zone,
+            Some(Err(why)) => {
+                done.refuse(why, &c);
+                continue;
+            }
+            None => return Err("the file is not valid: a zone without a name".to_owned()),
+        };
+        if !zone.whole && !addresses.iter().any(|(ipv6, addr)| c.has_address(*ipv6, *addr)) {
+            done.refuse(&format!("zone {}: no address of the port", zone.name), &c);
+            continue;
+        }
+        match tracker.import(now_ms, zone.zone, policy(zone.zone).as_deref(), &c, session.live) {
+            Ok(how) => *done.taken.entry(outcome(how).to_owned()).or_default() += 1,
+            Err(why) => done.refuse(&format!("zone {}: {why}", zone.name), &c),
+        }
+    }
+    session.add(&done.taken);
+    let refused: u64 = done.refused.values().sum();
+    if refused > 0 {
+        session.add(&[("refused".to_owned(), refused)].into());
+    }
+    Ok(done)
+}
+
+/// Passes all records to `step`, which gets the first one of its part and returns the next.
+fn each_part(mut step: impl FnMut(u32) -> Option<u32>) {
+    let mut at = Some(0);
+    while let Some(from) = at {
+        at = step(from);
+        std::thread::yield_now();
+    }
+}
+
+fn end_all(tracker: &Conntrack, session: &Session, now_ms: u64, only_imported: bool) -> usize {
+    let addresses = session.selection.bits();
+    let mut ended = 0;
+    each_part(|at| {
+        let (n, next) = tracker.end_where(now_ms, at, BATCH, |seen| {
+            (!only_imported || seen.is_imported()) && session.selection.position(seen, &addresses).is_some()
+        });
+        ended += n;
+        next
+    });
+    ended
+}
+
+/// Ends a move. At the source the port's connections end; at the target their windows are checked as usual
+/// again. Returns the number of connections.
+pub(crate) fn finish(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
+    if session.role == Role::Source {
+        return end_all(tracker, session, now_ms, false);
+    }
+    let addresses = session.selection.bits();
+    let mut settled = 0;
+    each_part(|at| {
+        tracker.scan(now_ms, at, BATCH, |seen| {
+            if seen.is_imported() && session.selection.position(seen, &addresses).is_some() {
+                seen.settle();
+                settled += 1;
+            }
+        })
+    });
+    settled
+}
+
+/// Gives a move up. At the source all connections stay; at the target the imported ones end. Returns their
+/// number.
+pub(crate) fn abort(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
+    match session.role {
+        Role::Source => 0,
+        Role::Target => end_all(tracker, session, now_ms, true),
+    }
+}

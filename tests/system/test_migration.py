@@ -1,0 +1,493 @@
+#!/usr/bin/env python3
+"""A guest moves to another node, and its connections with it (`heddle migrate`)."""
+
+import hashlib
+import hmac
+import os
+import random
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import frames
+from lab.runner import Skip, limit, main
+from lab.shell import wait_for
+from lab.vhost import heddle_path
+
+SERVER, PORT, OTHER = "10.9.0.1", "web-1", "web-2"
+# For each guest: address, translated address, MAC address, OpenFlow port, device.
+GUESTS = {PORT: ("10.9.0.5", "10.9.0.100", "02:00:00:00:00:05", 5, "vg"),
+          OTHER: ("10.9.0.6", "10.9.0.101", "02:00:00:00:00:06", 6, "vo")}
+GUEST, _, GUEST_MAC, _, _ = GUESTS[PORT]
+# Numbers of zones differ between nodes; their names do not.
+ZONES = ({"web-1": 10, "web-2": 11, "gw_snat": 20}, {"web-1": 30, "web-2": 31, "gw_snat": 40})
+
+
+def heddle(sw, *args, check=True, **kw):
+    """Runs `heddle migrate`; returns the process and its output as one text."""
+    done = subprocess.run([heddle_path(), "migrate", args[0], "--target", sw.ctl, *args[1:]], capture_output=True, timeout=60,
+                          check=False, **kw)
+    text = (done.stdout if kw.get("text") else done.stdout[:2000]) + done.stderr
+    text = text if isinstance(text, str) else text.decode(errors="replace")
+    sw.trace.note(f"heddle migrate {args}: {done.returncode}\n{text[:2000]}")
+    assert not check or done.returncode == 0, text
+    return done, text
+
+
+def refused(sw, why, *args):
+    """The command fails with one sentence that has these words."""
+    done, text = heddle(sw, *args, check=False)
+    assert done.returncode == 1 and why in text and len(text.strip().splitlines()) == 1, text
+
+
+def rules(sw, zones, name):
+    """A stateful ACL in the port's zone, and SNAT on the node. Only a SYN begins a connection."""
+    own, snat = zones[name], zones["gw_snat"]
+    address, seen, mac, no, _ = GUESTS[name]
+    for rule in (
+        f"priority=30,in_port=1,ip,nw_dst={seen},actions=ct(table=2,zone={snat},nat)",
+        f"priority=30,in_port={no},ip,actions=ct(table=1,zone={own})",
+        f"table=1,priority=20,in_port={no},tcp,tcp_flags=+syn-ack,ct_state=+new+trk,actions=ct(commit,zone={own}),"
+        f"ct(commit,zone={snat},nat(src={seen}:30000-60000,random)),1",
+        f"table=1,priority=20,in_port={no},ip,ct_state=+est-inv+trk,actions=ct(table=4,zone={snat},nat)",
+        # The reply's destination is translated in the node's zone; then the guest's own ACL.
+        f"table=2,priority=20,ip,nw_dst={address},actions=ct(table=3,zone={own})",
+        f"table=3,priority=20,ip,nw_dst={address},ct_state=+est-inv+rpl+trk,actions=mod_dl_dst:{mac},{no}",
+        f"table=4,priority=20,in_port={no},ip,ct_state=+est-inv+trk,actions=1",
+    ):
+        sw.ofctl("add-flow", "br0", rule)
+
+
+def node(lab, net, index):
+    """A switch with an uplink, its zones and rules for both guests."""
+    sw = lab.switch()
+    if sw.is_reference:
+        raise Skip("the reference has no such commands")
+    if not os.access(heddle_path(), os.X_OK):
+        raise Skip(f"{heddle_path()} is not built")
+    lab.bridge(sw)
+    lab.net.veth(net, f"n{index}", sw.netns, "lan0")
+    lab.net.ip(net, "link", "set", f"n{index}", "master", "lan")
+    names = [word for name, zone in ZONES[index].items() for word in ("--", "set", "bridge", "br0", f"external_ids:ct-zone-{name}={zone}")]
+    sw.vsctl("add-port", "br0", "lan0", "--", "set", "interface", "lan0", "ofport_request=1", *names)
+    sw.ofctl("del-flows", "br0")
+    sw.ofctl("add-flow", "br0", "priority=10,arp,actions=NORMAL")
+    for name in GUESTS:
+        rules(sw, ZONES[index], name)
+    return sw
+
+
+def plug(sw, name, wait=True):
+    """The guest's device becomes its port."""
+    address, _, _, no, dev = GUESTS[name]
+    sw.vsctl("--may-exist", "add-port", "br0", dev, "--", "set", "interface", dev, f"ofport_request={no}",
+             f"external_ids:iface-id={name}", f"external_ids:ip_addresses={address}/24", check=wait)
+    if wait:
+        sw.wait_column("interface", dev, "ofport", no)
+
+
+class Move:
+    """Two nodes on one network, a server there, and two guests at the first node."""
+
+    def __init__(self, lab):
+        self.lab, self.net = lab, lab.net
+        self.lan = lab.net.namespace("lan")
+        lab.net.ip(self.lan, "link", "add", "lan", "type", "bridge")
+        lab.net.address(self.lan, "lan", f"{SERVER}/24")
+        self.nodes = [node(lab, self.lan, index) for index in range(2)]
+        self.guests = {}
+        for name, (address, seen, mac, _, dev) in GUESTS.items():
+            ns = lab.net.namespace(name)
+            lab.net.veth(self.nodes[0].netns, dev, ns, "eth0")
+            lab.net.address(ns, "eth0", f"{address}/24", mac)
+            lab.net.ip(ns, "neigh", "add", SERVER, "lladdr", self.mac(self.lan, "lan"), "dev", "eth0")
+            plug(self.nodes[0], name)
+            lab.net.ip(self.lan, "neigh", "add", seen, "lladdr", mac, "dev", "lan", "nud", "permanent")
+            self.guests[name] = ns
+
+    def mac(self, ns, dev):
+        return self.net.run(ns, "cat", f"/sys/class/net/{dev}/address").strip()
+
+    def connect(self, port, guest=PORT):
+        """A connection of the guest to the server: both sockets."""
+        def make_server():
+            sock = socket.socket()
+            sock.bind((SERVER, port))
+            sock.listen()
+            return sock
+        listener = self.net.socket(self.lan, make_server)
+        listener.settimeout(20)
+        def make_client():
+            sock = socket.socket()
+            sock.settimeout(20)
+            sock.connect((SERVER, port))
+            return sock
+        client = self.net.socket(self.guests[guest], make_client)
+        server, (address, _) = listener.accept()
+        listener.close()
+        assert address == GUESTS[guest][1], address
+        for sock in (client, server):
+            sock.settimeout(20)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return client, server
+
+    def plug_in(self, source, target):
+        """The guest's device goes from one node to the other."""
+        self.nodes[source].vsctl("del-port", "vg")
+        self.net.move("vg", self.nodes[source].netns, self.nodes[target].netns)
+        self.net.ip(self.nodes[target].netns, "link", "set", "vg", "up")
+        plug(self.nodes[target], PORT)
+        # The network learns where the guest is, as from the RARP of QEMU.
+        raw = self.net.raw(self.guests[PORT], "eth0")
+        raw.send(frames.ethernet("ff:ff:ff:ff:ff:ff", GUEST_MAC, 0x0806, frames.arp(1, GUEST_MAC, GUEST, "00:00:00:00:00:00", GUEST)))
+        raw.close()
+
+    def unplugged(self, target):
+        """The row of the port is at the target before the device is, as libvirt writes it."""
+        plug(self.nodes[target], PORT, wait=False)
+
+    def file(self, name="moved"):
+        return f"{self.nodes[0].dir}/{name}"
+
+
+def talk(client, server, n=20, size=3000):
+    """Bytes go in both directions."""
+    for step in range(n):
+        sent = bytes([step % 251]) * size
+        for a, b in ((client, server), (server, client)):
+            a.sendall(sent)
+            got = b""
+            while len(got) < size:
+                part = b.recv(size - len(got))
+                assert part, "the connection has ended"
+                got += part
+            assert got == sent
+
+
+def is_dead(client, server):
+    """No byte arrives any more."""
+    for sock in (client, server):
+        sock.settimeout(3)
+    try:
+        talk(client, server, 1, 10)
+    except (TimeoutError, ConnectionError):
+        return True
+    return False
+
+
+def tracked(sw, zone):
+    return sw.appctl("dpctl/dump-conntrack", "-m", f"zone={zone}").splitlines()
+
+
+def tcp_ports(lines):
+    """The sequence of source ports of TCP, sorted."""
+    return sorted(re.search(r"sport=(\d+)", line).group(1) for line in lines if line.startswith("tcp"))
+
+
+@limit(150)
+def scenario_streams_move_with_their_guest(lab):
+    """Streams through an ACL and SNAT survive the way there and back; another guest's connections stay."""
+    move = Move(lab)
+    first, second = move.nodes
+    stream = move.connect(7001)
+    other = move.connect(7002, OTHER)
+    talk(*stream)
+    talk(*other)
+    before = [line for line in tracked(first, ZONES[0]["gw_snat"]) if GUEST in line]
+    for source, target in ((0, 1), (1, 0)):
+        a, b = move.nodes[source], move.nodes[target]
+        here, there = ZONES[source], ZONES[target]
+        move.unplugged(target)
+        _, text = heddle(b, "prepare", PORT)
+        assert f"zone web-1 is {there['web-1']}: all" in text and f"zone gw_snat is {there['gw_snat']}: connections with" in text, text
+        _, text = heddle(a, "export", "--live", "--file", move.file("early"), PORT)
+        assert "2 connections of 2 zones" in text, text
+        _, text = heddle(b, "import", "--file", move.file("early"), PORT)
+        assert "2 of 2 connections are here now (2 new)" in text, text
+        talk(*stream)
+        # The guest pauses: the last segments have passed.
+        _, text = heddle(a, "export", "--file", move.file(), PORT)
+        _, text = heddle(b, "import", "--file", move.file(), PORT)
+        assert "2 of 2 connections are here now (2 renewed)" in text, text
+        assert tcp_ports(tracked(b, there[PORT])) == tcp_ports(tracked(a, here[PORT]))
+        assert "target" in heddle(b, "status")[1] and "source" in heddle(a, "status")[1]
+        move.plug_in(source, target)
+        talk(*stream)
+        # An older file does not set it back.
+        _, text = heddle(b, "import", "--file", move.file("early"), PORT)
+        assert "2 in use" in text, text
+        talk(*stream)
+        _, text = heddle(a, "finish", PORT)
+        assert "2 connections have ended here" in text, text
+        assert tracked(a, here[PORT]) == [] and not any(GUEST in line for line in tracked(a, here["gw_snat"]))
+        _, text = heddle(b, "finish", PORT)
+        assert "2 imported connections" in text, text
+        assert "nothing is done" in heddle(b, "finish", PORT)[1]
+        talk(*stream)
+        outside_of_windows(move, b, stream[0])
+        talk(*stream)
+        # The other guest stays where it is.
+        talk(*other)
+        assert len(tracked(first, ZONES[0][OTHER])) == 1 and tracked(second, ZONES[1][OTHER]) == []
+        assert len([line for line in tracked(first, ZONES[0]["gw_snat"]) if GUESTS[OTHER][0] in line]) == 1
+    after = [line for line in tracked(first, ZONES[0]["gw_snat"]) if GUEST in line]
+    seen = re.compile(r"reply=\([^)]*dport=(\d+)")
+    assert seen.search(before[0]).group(1) == seen.search(after[0]).group(1), (before, after)
+
+
+def outside_of_windows(move, sw, client):
+    """A segment outside of the windows is invalid."""
+    sport = client.getsockname()[1]
+
+    def invalid():
+        return int(sw.appctl("coverage/read-counter", "conntrack_tcp_seq_chk_failed"))
+    before = invalid()
+    raw = move.net.raw(move.guests[PORT], "eth0")
+    # Whatever the numbers of the connection are, one of these is far away.
+    for seq in (1, 1 << 31):
+        segment = frames.tcp(GUEST, SERVER, sport, 7001, flags=0x10, data=b"x", seq=seq, ack=1)
+        raw.send(frames.ethernet(move.mac(move.lan, "lan"), GUEST_MAC, 0x0800, frames.ipv4(GUEST, SERVER, 6, segment)))
+    raw.close()
+    wait_for("an invalid segment", lambda: invalid() > before)
+
+
+@limit(100)
+def scenario_without_their_import_streams_end(lab):
+    """A stream whose connections stay behind ends at the move."""
+    move = Move(lab)
+    stream = move.connect(7001)
+    talk(*stream)
+    heddle(move.nodes[0], "export", "--file", move.file(), PORT)
+    move.plug_in(0, 1)
+    assert is_dead(*stream)
+
+
+def text(words):
+    return struct.pack("!H", len(words)) + words.encode()
+
+
+def section(kind, content):
+    return struct.pack("!BI", kind, len(content)) + content
+
+
+def connection(zone, number, guest=GUEST):
+    """An established connection of TCP in the format of docs and crates/migration."""
+    ends = socket.inet_aton(guest) + (0x0a640000 + number // 50000).to_bytes(4, "big") + struct.pack("!HH", 1024 + number % 50000, 80)
+    window = struct.pack("!IIHBB", number, number + 1000, 1000, 0xff, 4)
+    return struct.pack("!HHBI", zone, 0, 6, 3_600_000) + ends + window * 2
+
+
+def moved_file(path, connections, port=PORT, zones=(PORT, "gw_snat"), version=1, key=None, live=0):
+    """Writes a file as `heddle migrate export` does, with any content."""
+    header = struct.pack("!BQ", live, int(time.time())) + text(port) + text("a test") + struct.pack("!H", len(zones))
+    out = b"HDLMIGR\n" + struct.pack("!HBB", version, 1 if key else 0, 0) + section(1, header + b"".join(map(text, zones)))
+    for at in range(0, len(connections), 10_000):
+        part = connections[at:at + 10_000]
+        out += section(2, struct.pack("!I", len(part)) + b"".join(part))
+    out += struct.pack("!BIQ", 3, 40, len(connections))
+    out += hmac.new(key, out, hashlib.sha256).digest() if key else hashlib.sha256(out).digest()
+    with open(path, "wb") as file:
+        file.write(out)
+    os.chmod(path, 0o600)
+
+
+@limit(100)
+def scenario_what_is_refused(lab):
+    """A hostile or wrong file changes nothing; each refusal is one sentence."""
+    move = Move(lab)
+    first, second = move.nodes
+    path, key, other_key = (move.file(name) for name in ("moved", "key", "other-key"))
+    for name, content in ((key, b"0123456789abcdef"), (other_key, b"fedcba9876543210")):
+        with open(name, "wb") as file:
+            file.write(content)
+        os.chmod(name, 0o600)
+    moved_file(path, [connection(0, 1)])
+    refused(second, "no port 'web-1'", "prepare", PORT)
+    refused(second, "no port 'web-1'", "import", "-f", path, PORT)
+    refused(first, "no port 'x'", "export", "-f", path, "x")
+    plug(second, PORT, wait=False)
+    refused(first, "has the connections of port web-1, not of web-2", "import", "-f", path, OTHER)
+    with open(path, "r+b") as file:
+        file.seek(-60, os.SEEK_END)
+        file.write(b"!")
+    refused(second, "the file was changed", "import", "-f", path, PORT)
+    os.truncate(path, 100)
+    refused(second, "not complete", "import", "-f", path, PORT)
+    moved_file(path, [connection(0, 1)], version=2)
+    refused(second, "the file has format 2", "import", "-f", path, PORT)
+    with open(path, "wb") as file:
+        file.write(b"tcp,orig=")
+    refused(second, "no file of 'heddle migrate export'", "import", "-f", path, PORT)
+    moved_file(path, [connection(5, 1)])
+    refused(second, "a zone without a name", "import", "-f", path, PORT)
+    moved_file(path, [connection(0, 1)])
+    os.chmod(path, 0o666)
+    refused(second, "others may change this file", "import", "-f", path, PORT)
+    moved_file(path, [connection(0, 1)], key=b"0123456789abcdef")
+    refused(second, "give --key-file", "import", "-f", path, PORT)
+    refused(second, "the key is another one", "import", "-f", path, "--key-file", other_key, PORT)
+    os.chmod(other_key, 0o644)
+    refused(second, "others may read the key", "import", "-f", path, "--key-file", other_key, PORT)
+    assert second.appctl("dpctl/dump-conntrack") == ""
+    heddle(second, "import", "-f", path, "--key-file", key, PORT)
+    assert len(tracked(second, ZONES[1][PORT])) == 1
+    assert "1 imported connections have ended here" in heddle(second, "abort", PORT)[1]
+
+    # Another tenant's zone and addresses, an unknown zone, and limits: named, counted, not taken.
+    names = (PORT, OTHER, "gw_snat", "elsewhere")
+    content = [connection(0, 1), connection(1, 2), connection(2, 3), connection(2, 4, GUESTS[OTHER][0]), connection(3, 5)]
+    moved_file(path, content, zones=names)
+    _, out = heddle(second, "prepare", "-f", path, PORT)
+    assert "1 connections, zone elsewhere is not known here" in out and "zone web-2 is not the port's here" in out, out
+    _, out = heddle(second, "import", "-f", path, PORT)
+    assert "2 of 5 connections are here now (2 new)" in out, out
+    for why in ("zone web-2 is another port's", "zone gw_snat: no address of the port", "zone elsewhere is not known here"):
+        assert f"not taken: 1 connections, {why}" in out, out
+    assert tracked(second, ZONES[1][OTHER]) == [] and "dst=10.100.0.0,sport=1028" in out, out
+    heddle(second, "abort", PORT)
+    second.appctl("dpctl/ct-set-limits", f"zone={ZONES[1][PORT]},limit=3")
+    moved_file(path, [connection(0, n) for n in range(5)])
+    _, out = heddle(second, "import", "-f", path, PORT)
+    assert "3 of 5 connections are here now (3 new)" in out and "not taken: 2 connections, zone web-1: limit of the zone" in out, out
+
+
+@limit(250)
+def scenario_steps_are_killed(lab):
+    """Commands and daemons are killed at any point; a repetition does the step, and the stream lives."""
+    move = Move(lab)
+    first, second = move.nodes
+    many = move.file("many")
+    moved_file(many, [connection(0, n) for n in range(20_000)])
+    heddle(first, "import", "-f", many, PORT)
+    heddle(first, "finish", PORT)
+    stream = move.connect(7001)
+    talk(*stream)
+    move.unplugged(1)
+    dice = random.Random(7)
+
+    def killed(sw, *args):
+        process = subprocess.Popen([heddle_path(), "migrate", args[0], "--target", sw.ctl, *args[1:]], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        time.sleep(dice.random() * 0.3)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    for _ in range(5):
+        killed(first, "export", "--live", "-f", move.file(), PORT)
+        _, out = heddle(first, "export", "--live", "-f", move.file(), PORT)
+        assert "20002 connections of 2 zones" in out, out
+        killed(second, "import", "-f", move.file(), PORT)
+        _, out = heddle(second, "import", "-f", move.file(), PORT)
+        assert "20002 of 20002 connections are here now" in out, out
+    # The target's daemon is killed: the import is repeated.
+    second.stop_daemon(signal.SIGKILL)
+    refused(second, "no switch", "import", "-f", move.file(), PORT)
+    second.start_daemon()
+    second.wait_column("bridge", "br0", "datapath_id", lambda text: len(text) == 16)
+    for name in GUESTS:
+        rules(second, ZONES[1], name)
+    second.ofctl("add-flow", "br0", "priority=10,arp,actions=NORMAL")
+    assert "no move has begun here" in heddle(second, "finish", PORT)[1]
+    _, out = heddle(second, "import", "-f", move.file(), PORT)
+    assert "20002 of 20002 connections are here now (20002 new)" in out, out
+    talk(*stream)
+    move.plug_in(0, 1)
+    # The windows have moved since the export, and are learned.
+    talk(*stream)
+    killed(second, "finish", PORT)
+    killed(first, "finish", PORT)
+    heddle(first, "finish", PORT)
+    heddle(second, "finish", PORT)
+    assert tracked(first, ZONES[0][PORT]) == []
+    talk(*stream)
+
+
+def resident(sw):
+    """Memory of the daemon, KiB."""
+    with open(f"/proc/{sw.pid}/status") as file:
+        return int(re.search(r"VmRSS:\s+(\d+)", file.read()).group(1))
+
+
+@limit(250)
+def scenario_moves_in_a_row(lab):
+    """200 moves of 1,000 connections between two nodes leave nothing behind."""
+    move = Move(lab)
+    moved_file(move.file("many"), [connection(0, n) for n in range(1000)])
+    heddle(move.nodes[0], "import", "-f", move.file("many"), PORT)
+    heddle(move.nodes[0], "finish", PORT)
+    move.unplugged(1)
+    path = move.file()
+    sizes = []
+    for turn in range(200):
+        a, b = move.nodes[turn % 2], move.nodes[1 - turn % 2]
+        heddle(a, "export", "-f", path, PORT)
+        _, out = heddle(b, "import", "-f", path, PORT)
+        assert "1000 of 1000 connections are here now (1000 new)" in out, out
+        assert "1000 connections have ended here" in heddle(a, "finish", PORT)[1]
+        assert "1000 imported connections" in heddle(b, "finish", PORT)[1]
+        if turn in (49, 199):
+            sizes.append([resident(sw) for sw in move.nodes])
+    counts = [int(sw.appctl("dpctl/ct-get-nconns")) for sw in move.nodes]
+    assert counts == [1000, 0], counts
+    assert all("no move has begun here" in heddle(sw, "status")[1] for sw in move.nodes)
+    print(f"  200 moves: daemons of {sizes[0]} KiB after 50, {sizes[1]} KiB after all")
+    assert all(late < early + 4096 for early, late in zip(*sizes)), sizes
+
+
+@limit(200)
+def scenario_a_hundred_thousand_connections(lab):
+    """Export and import of 100,000 connections, beside another guest's pings at both nodes."""
+    move = Move(lab)
+    first, second = move.nodes
+    count = 100_000
+    many = move.file("many")
+    moved_file(many, [connection(0, n) for n in range(count)])
+    move.unplugged(1)
+    pods = [lab.veth_pod(sw, f"{side}{index}", f"10.8.{index}.{1 + number}/24", column=["--", "set", "interface", f"v{side}{index}",
+                                                                                      f"ofport_request={10 + number}"])
+            for index, sw in enumerate(move.nodes) for number, side in enumerate("cs")]
+    for sw in move.nodes:
+        for here, there in ((10, 11), (11, 10)):
+            sw.ofctl("add-flow", "br0", f"priority=40,in_port={here},actions={there}")
+
+    def pings(work):
+        """The result of work, and the 99th percentile of pings at both nodes meanwhile, ms."""
+        running = [subprocess.Popen(["ip", "netns", "exec", pods[2 * index], "ping", "-D", "-i", "0.002", f"10.8.{index}.2"],
+                                    stdout=subprocess.PIPE, text=True) for index in range(2)]
+        time.sleep(0.3)
+        result = work()
+        time.sleep(1.5)
+        shown = []
+        for process in running:
+            process.send_signal(signal.SIGINT)
+            out = process.communicate(timeout=20)[0]
+            times = sorted(float(t) for t in re.findall(r"time=([\d.]+)", out))
+            lost = re.search(r"([\d.]+)% packet loss", out).group(1)
+            assert float(lost) < 1, out[-300:]
+            shown.append(times[len(times) * 99 // 100])
+        return result, shown
+    _, quiet = pings(lambda: time.sleep(2))
+    out = pings(lambda: heddle(first, "import", "-f", many, PORT)[1])
+    assert f"{count} of {count} connections are here now ({count} new)" in out[0], out
+    heddle(first, "finish", PORT)
+    exported = pings(lambda: heddle(first, "export", "-f", move.file(), PORT)[1])
+    assert f"{count} connections of 2 zones" in exported[0], exported
+    imported = pings(lambda: heddle(second, "import", "-f", move.file(), PORT)[1])
+    assert f"{count} of {count} connections are here now ({count} new)" in imported[0], imported
+    again = pings(lambda: heddle(second, "import", "-f", move.file(), PORT)[1])
+    assert f"({count} renewed)" in again[0], again
+    ended = pings(lambda: heddle(first, "finish", PORT)[1])
+    assert f"{count} connections have ended here" in ended[0], ended
+    assert len(tracked(second, ZONES[1][PORT])) == count and tracked(first, ZONES[0][PORT]) == []
+    for name, (line, late) in {"export": exported, "import": imported, "import again": again, "finish": ended}.items():
+        lab.trace.note(f"{name}: {line.splitlines()[0]}; p99 of pings {late} ms")
+        print(f"  {name}: {line.splitlines()[0]}; p99 of pings at both nodes {late[0]:.2f} and {late[1]:.2f} ms "
+              f"(quiet: {quiet[0]:.2f} and {quiet[1]:.2f} ms)")
+
+
+if __name__ == "__main__":
+    main()
