@@ -31,7 +31,7 @@ pub enum Why {
     LeftPort,
     /// A port that it goes out by is none of the back end's.
     OutPort,
-    /// Packets of internal ports are forwarded by the eBPF back end alone.
+    /// Packets from internal ports, and to them, are forwarded by the eBPF back end alone.
     InternalPort,
     /// The network card refused it, and the kernel alone is slower than another back end.
     NotInCard,
@@ -63,7 +63,7 @@ impl fmt::Display for Why {
                 "its input port is left to workers (the first lines of heddle offload have the reason)"
             }
             Why::OutPort => "an output port is not offloaded",
-            Why::InternalPort => "its input port is an internal one, whose packets tc does not offload",
+            Why::InternalPort => "its input or output is an internal port, which tc does not serve",
             Why::NotInCard => "the network card did not take it",
             Why::Mtu => "an output has a smaller MTU than its input port",
             Why::Paused => "a capture is under way, which sees packets of workers",

@@ -73,7 +73,8 @@ impl DevicePrograms {
         self.0.ask(GetTrafficFilter(request), NLM_F_DUMP, |answer| {
             let NewTrafficFilter(m) = answer else { return };
             let priority = u16::try_from(m.header.info >> 16).unwrap_or(0);
-            let own = OWN_PRIORITIES.contains(&priority) || FLOW_PRIORITIES.contains(&priority) && is_flow(&m);
+            let own =
+                OWN_PRIORITIES.contains(&priority) || FLOW_PRIORITIES.contains(&priority) && is_flow(&m);
             if found.is_none() && !own {
                 found = Some((kind(&m), priority));
             }

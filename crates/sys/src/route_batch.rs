@@ -167,7 +167,11 @@ impl RouteBatch {
                     NLMSG_ERROR | NLMSG_DONE => Some(Ok(())),
                     _ => {
                         if request < n {
-                            each(RouteReply { request, kind, payload });
+                            each(RouteReply {
+                                request,
+                                kind,
+                                payload,
+                            });
                         }
                         None
                     }
@@ -222,7 +226,11 @@ mod tests {
         assert_eq!(replies, expected.collect::<Vec<_>>());
         let failed: Vec<usize> = (0..40).filter(|n| results[*n].is_err()).collect();
         assert_eq!(failed, [35]);
-        assert_eq!(results[35].as_ref().unwrap_err().raw_os_error(), Some(19), "ENODEV");
+        assert_eq!(
+            results[35].as_ref().unwrap_err().raw_os_error(),
+            Some(19),
+            "ENODEV"
+        );
         // A dump on the same socket.
         let mut links = 0;
         batch

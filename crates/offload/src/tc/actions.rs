@@ -1,7 +1,8 @@
 //! The steps of a rule as actions of tc.
 //!
-//! * An output is `mirred`: a redirection for the last step, otherwise a copy. A packet to an internal port
-//!   goes to the ingress of that port's device.
+//! * An output is `mirred`: a redirection for the last step, otherwise a copy. Internal ports are refused: at
+//!   the ingress of their device, `mirred` leaves the mark of a packet for another host, which the host's stack
+//!   drops. To mark all as the host's (`skbedit`) would give it packets of other hosts.
 //! * Rewrites are `pedit`, then `csum` of the checksums that they change. `csum` sums over a packet's bytes,
 //!   so it makes a wrong checksum of TCP or UDP a right one. Rewrites of an IPv4 header alone, and of
 //!   Ethernet addresses, do not need that.
@@ -60,15 +61,7 @@ impl Cookie {
     }
 }
 
-/// Device that packets to a port are sent by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Output {
-    pub(super) ifindex: u32,
-    /// Its other end is the host's stack.
-    pub(super) internal: bool,
-}
-
-/// The actions of a rule. `card_only`: no packet meets them in the kernel. `device`: the device of a port.
+/// The actions of a rule. `card_only`: no packet meets them in the kernel. `device`: the index of a port's device.
 ///
 /// # Errors
 /// The reason why tc cannot do the steps.
@@ -76,7 +69,7 @@ pub(super) fn of(
     rule: &Rule,
     cookie: Cookie,
     card_only: bool,
-    device: impl Fn(PortNo) -> Option<Output>,
+    device: impl Fn(PortNo) -> Option<u32>,
 ) -> Result<Vec<TcAction>, Why> {
     let mut all = Vec::new();
     let mut edits = Edits::new(rule);
@@ -128,11 +121,7 @@ pub(super) fn of(
 
 /// The actions that hand a packet to a miss device.
 pub(super) fn to_miss_device(ifindex: u32, cookie: Cookie) -> Vec<TcAction> {
-    let to = Output {
-        ifindex,
-        internal: false,
-    };
-    let mut all = vec![mirred(to, true)];
+    let mut all = vec![mirred(ifindex, true)];
     number(&mut all, cookie);
     all
 }
@@ -147,7 +136,7 @@ fn number(all: &mut [TcAction], cookie: Cookie) {
     }
 }
 
-fn mirred(to: Output, is_last: bool) -> TcAction {
+fn mirred(ifindex: u32, is_last: bool) -> TcAction {
     let mut generic = TcActionGeneric::default();
     generic.action = match is_last {
         true => TcActionType::Stolen,
@@ -155,13 +144,11 @@ fn mirred(to: Output, is_last: bool) -> TcAction {
     };
     let mut mirror = TcMirror::default();
     mirror.generic = generic;
-    mirror.eaction = match (to.internal, is_last) {
-        (false, true) => TcMirrorActionType::EgressRedir,
-        (false, false) => TcMirrorActionType::EgressMirror,
-        (true, true) => TcMirrorActionType::IngressRedir,
-        (true, false) => TcMirrorActionType::IngressMirror,
+    mirror.eaction = match is_last {
+        true => TcMirrorActionType::EgressRedir,
+        false => TcMirrorActionType::EgressMirror,
     };
-    mirror.ifindex = to.ifindex;
+    mirror.ifindex = ifindex;
     let mut action = TcAction::default();
     action.attributes = vec![
         TcActionAttribute::Kind("mirred".to_owned()),
@@ -179,7 +166,11 @@ fn nat(is_src: bool, old: [u8; 4], new: [u8; 4]) -> TcAction {
     (nat.old_addr, nat.new_addr) = (old.into(), new.into());
     nat.mask = Ipv4Addr::BROADCAST;
     // tc's word: packets that leave have their source rewritten.
-    nat.flags = if is_src { TcNatFlags::Egress } else { TcNatFlags::empty() };
+    nat.flags = if is_src {
+        TcNatFlags::Egress
+    } else {
+        TcNatFlags::empty()
+    };
     let mut action = TcAction::default();
     action.attributes = vec![
         TcActionAttribute::Kind("nat".to_owned()),
@@ -291,7 +282,9 @@ impl Edits {
         let old = known.replace(new);
         match (self.proto, old) {
             (Some(TCP | UDP), Some(old)) => Ok(nat(is_src, old, new)),
-            _ => Err(Why::Action("set(ipv4 address that is not matched, or not of TCP or UDP; through tc)")),
+            _ => Err(Why::Action(
+                "set(ipv4 address that is not matched, or not of TCP or UDP; through tc)",
+            )),
         }
     }
     /// Rewrites an address in a card.

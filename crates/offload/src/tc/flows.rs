@@ -12,12 +12,12 @@
 //! **End of old actions.** A packet that found a removed filter may still be on its way through its actions.
 //! [`State::settle`] waits for these packets.
 
-use super::actions::{self, Cookie, Output};
+use super::TcPolicy;
+use super::actions::{self, Cookie};
 use super::keys::Keys;
 use super::leftovers::{self, Leftover};
 use super::message::{self, Counted, Place, Reported};
 use super::ports::Device;
-use super::TcPolicy;
 use crate::miss::{self, CLAIM_TIMEOUT};
 use crate::others::Others;
 use crate::rule::VLAN_PRESENT;
@@ -145,24 +145,15 @@ impl State {
         let results = self.batch.send(vec![request], &mut |reply| {
             reported = reported.or_else(|| message::read(reply.payload));
         })?;
-        results
-            .into_iter()
-            .next()
-            .unwrap_or(Ok(()))
-            .map(|()| reported)
+        results.into_iter().next().unwrap_or(Ok(())).map(|()| reported)
     }
 
     /// Adds the filter of a rule at a place.
     fn add(&mut self, place: Place, keys: Keys, rule: &Rule) -> Result<(), Why> {
         let ways = &self.ways;
         let card_only = self.policy == TcPolicy::SkipSw;
-        let actions = actions::of(rule, self.cookie, card_only, |no| {
-            let way = ways.get(&no.0)?;
-            Some(Output {
-                ifindex: way.ifindex,
-                internal: way.internal,
-            })
-        })?;
+        let device = |no: PortNo| ways.get(&no.0).map(|way| way.ifindex);
+        let actions = actions::of(rule, self.cookie, card_only, device)?;
         let flags = match self.policy {
             TcPolicy::None => 0,
             TcPolicy::SkipSw => message::SKIP_SW,
@@ -248,6 +239,10 @@ impl State {
         }
         if rule.outputs().any(|no| !self.ways.contains_key(&no.0)) {
             return Err(Why::OutPort);
+        }
+        let is_internal = |no: PortNo| self.ways.get(&no.0).is_some_and(|way| way.internal);
+        if rule.outputs().any(is_internal) {
+            return Err(Why::InternalPort);
         }
         if !self.fits(rule, way) {
             return Err(Why::Mtu);

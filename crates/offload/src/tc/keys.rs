@@ -62,8 +62,18 @@ impl Keys {
         }
         let mut keys = Vec::new();
         let protocol = tag(k, m, &mut keys)?;
-        push(&mut keys, EthDst(k.dl_dst), EthDstMask(m.dl_dst), m.dl_dst != [0; 6]);
-        push(&mut keys, EthSrc(k.dl_src), EthSrcMask(m.dl_src), m.dl_src != [0; 6]);
+        push(
+            &mut keys,
+            EthDst(k.dl_dst),
+            EthDstMask(m.dl_dst),
+            m.dl_dst != [0; 6],
+        );
+        push(
+            &mut keys,
+            EthSrc(k.dl_src),
+            EthSrcMask(m.dl_src),
+            m.dl_src != [0; 6],
+        );
         keys.extend([KeyFlags(0), KeyFlagsMask(IS_FRAGMENT)]);
         match k.dl_type {
             IPV4 => {
@@ -76,8 +86,18 @@ impl Keys {
             IPV6 => {
                 let address = |all: &[u8; 16]| Ipv6Addr::from(*all);
                 let (src, dst) = (address(&m.src), address(&m.dst));
-                push(&mut keys, Ipv6Src(address(&k.src)), Ipv6SrcMask(src), m.src != [0; 16]);
-                push(&mut keys, Ipv6Dst(address(&k.dst)), Ipv6DstMask(dst), m.dst != [0; 16]);
+                push(
+                    &mut keys,
+                    Ipv6Src(address(&k.src)),
+                    Ipv6SrcMask(src),
+                    m.src != [0; 16],
+                );
+                push(
+                    &mut keys,
+                    Ipv6Dst(address(&k.dst)),
+                    Ipv6DstMask(dst),
+                    m.dst != [0; 16],
+                );
             }
             _ => return Err(Why::Protocol),
         }

@@ -146,7 +146,9 @@ pub(super) fn read(payload: &[u8]) -> Option<Reported> {
         handle: u32_at(payload, 8)?,
         priority: u16::try_from(info >> 16).unwrap_or(0),
         protocol: u16::from_be(low),
-        chain: find(attributes, TCA_CHAIN).and_then(|b| u32_at(b, 0)).unwrap_or(0),
+        chain: find(attributes, TCA_CHAIN)
+            .and_then(|b| u32_at(b, 0))
+            .unwrap_or(0),
     };
     let options = find(attributes, TCA_OPTIONS).unwrap_or_default();
     let flags = find(options, TCA_FLOWER_FLAGS).and_then(|b| u32_at(b, 0));

@@ -78,7 +78,9 @@ pub(super) fn probe() -> Result<(), String> {
         put(&mut batch, ifindex, actions, NLM_F_EXCL)
     };
     let done = done().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => "the kernel has no tc flower (CONFIG_NET_CLS_FLOWER) or no act_gact".to_owned(),
+        io::ErrorKind::NotFound => {
+            "the kernel has no tc flower (CONFIG_NET_CLS_FLOWER) or no act_gact".to_owned()
+        }
         _ => text("a filter of tc flower cannot be added", e),
     });
     drop(tap);
@@ -134,13 +136,7 @@ impl State {
         self.insert(name, ifindex, Some(miss), Some(claim));
         Ok(tap)
     }
-    fn insert(
-        &mut self,
-        name: &str,
-        ifindex: u32,
-        miss: Option<MissDevice>,
-        claim: Option<UnixDatagram>,
-    ) {
+    fn insert(&mut self, name: &str, ifindex: u32, miss: Option<MissDevice>, claim: Option<UnixDatagram>) {
         let device = Device {
             name: name.to_owned(),
             miss,

@@ -1,6 +1,6 @@
 //! Filters are those that `tc` sends, and match no packet that their flow does not match.
 
-use super::actions::{self, Cookie, Output};
+use super::actions::{self, Cookie};
 use super::keys::Keys;
 use super::message::{self, Place};
 use super::{Tc, TcPolicy};
@@ -21,7 +21,7 @@ fn nlas(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
 }
 
 /// Keys by kind, and actions by place, in a form that two senders of the same filter share: without masks
-/// that have all bits, and with the cookie of the first action alone.
+/// that have all bits, and without cookies, which `tc` puts to some actions.
 fn canonical(options: &[u8]) -> (BTreeMap<u16, Vec<u8>>, Vec<BTreeMap<u16, Vec<u8>>>) {
     const ACTIONS: u16 = 3;
     const COOKIE: u16 = 6;
@@ -37,15 +37,21 @@ fn canonical(options: &[u8]) -> (BTreeMap<u16, Vec<u8>>, Vec<BTreeMap<u16, Vec<u
             nlas(action).into_iter().collect()
         })
         .collect();
-    actions.iter_mut().skip(1).for_each(|a| drop(a.remove(&COOKIE)));
+    actions.iter_mut().for_each(|a| drop(a.remove(&COOKIE)));
     (keys, actions)
 }
 
 /// What `tc` sends for a filter of this name.
 fn golden(name: &str) -> Vec<u8> {
     let all = include_str!("golden/flower.txt").lines();
-    let hex = all.filter_map(|l| l.strip_prefix(name)?.strip_prefix(' ')).next().unwrap();
-    let digits: Vec<u8> = hex.chars().map(|c| u8::try_from(c.to_digit(16).unwrap()).unwrap()).collect();
+    let hex = all
+        .filter_map(|l| l.strip_prefix(name)?.strip_prefix(' '))
+        .next()
+        .unwrap();
+    let digits: Vec<u8> = hex
+        .chars()
+        .map(|c| u8::try_from(c.to_digit(16).unwrap()).unwrap())
+        .collect();
     digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect()
 }
 
@@ -62,16 +68,15 @@ fn place(protocol: u16) -> Place {
 /// The contents of `TCA_OPTIONS` that this back end sends.
 fn options(rule: &Rule, flags: u32) -> (u16, Vec<u8>) {
     let keys = Keys::of(rule).unwrap();
-    let device = |no: PortNo| {
-        Some(Output {
-            ifindex: 2,
-            internal: no.0 == 3,
-        })
-    };
+    let device = |_: PortNo| Some(2);
     let actions = actions::of(rule, COOKIE, false, device).unwrap();
     let protocol = keys.protocol;
     let m = place(protocol).filter(keys.keys, actions, flags);
-    let options = m.attributes.iter().find(|a| matches!(a, TcAttribute::Options(_))).unwrap();
+    let options = m
+        .attributes
+        .iter()
+        .find(|a| matches!(a, TcAttribute::Options(_)))
+        .unwrap();
     let mut bytes = vec![0; options.value_len()];
     options.emit_value(&mut bytes);
     (protocol, bytes)
@@ -246,12 +251,7 @@ fn what_tc_cannot_do_is_refused() {
     mask.0.nw_dst = u32::MAX;
     let of = |actions: &[Action]| {
         let rule = Rule::new(&key, &mask, actions).unwrap();
-        let device = |no: PortNo| {
-            (no.0 == 2).then_some(Output {
-                ifindex: 2,
-                internal: false,
-            })
-        };
+        let device = |no: PortNo| (no.0 == 2).then_some(2);
         actions::of(&rule, COOKIE, false, device).map(|all| all.len())
     };
     assert_eq!(of(&[out(2)]), Ok(1));
@@ -324,38 +324,37 @@ fn packet() -> impl Strategy<Value = Packet> {
     let l3 = (any::<bool>(), bit(), bit(), bit(), bit(), any::<bool>());
     let protocols = prop_oneof![Just(1_u8), Just(2), Just(6), Just(17), Just(58), Just(132)];
     let l4 = (protocols, 0_u16..3, 0_u16..3, 0_u16..8, any::<bool>());
-    (l2, l3, l4).prop_map(|((src, dst, tags, vid, pcp), (v6, ip_src, ip_dst, tos, ttl, fragment), l4)| {
-        let (proto, tp_src, tp_dst, flags, nd) = l4;
-        let mut key = FlowKey::default();
-        (key.in_port, key.dl_src[5], key.dl_dst[5]) = (1, src, dst);
-        key.dl_type = if v6 { 0x86dd } else { 0x0800 };
-        for tag in key.vlans.iter_mut().take(usize::from(tags)) {
-            (tag.tpid, tag.tci) = (0x8100, 0x1000 | vid | pcp << 13);
-        }
-        if v6 {
-            (key.ipv6_src[15], key.ipv6_dst[15]) = (ip_src, ip_dst);
-        } else {
-            (key.nw_src, key.nw_dst) = (ip_src.into(), ip_dst.into());
-        }
-        (key.nw_proto, key.nw_tos, key.nw_ttl) = (proto, tos << 2, ttl);
-        key.nw_frag = u8::from(fragment);
-        let has_ports = matches!(proto, 6 | 17 | 132) || (proto, v6) == (1, false) || (proto, v6) == (58, true);
-        if has_ports {
-            let first = if proto == 58 { 128 + 7 * tp_src } else { tp_src };
-            (key.tp_src, key.tp_dst) = (first, tp_dst);
-        }
-        if proto == 6 {
-            key.tcp_flags = flags;
-        }
-        if nd && key.tp_src == 135 {
-            key.nd_target[0] = 1;
-        }
-        Packet {
-            key,
-            tags,
-            fragment,
-        }
-    })
+    (l2, l3, l4).prop_map(
+        |((src, dst, tags, vid, pcp), (v6, ip_src, ip_dst, tos, ttl, fragment), l4)| {
+            let (proto, tp_src, tp_dst, flags, nd) = l4;
+            let mut key = FlowKey::default();
+            (key.in_port, key.dl_src[5], key.dl_dst[5]) = (1, src, dst);
+            key.dl_type = if v6 { 0x86dd } else { 0x0800 };
+            for tag in key.vlans.iter_mut().take(usize::from(tags)) {
+                (tag.tpid, tag.tci) = (0x8100, 0x1000 | vid | pcp << 13);
+            }
+            if v6 {
+                (key.ipv6_src[15], key.ipv6_dst[15]) = (ip_src, ip_dst);
+            } else {
+                (key.nw_src, key.nw_dst) = (ip_src.into(), ip_dst.into());
+            }
+            (key.nw_proto, key.nw_tos, key.nw_ttl) = (proto, tos << 2, ttl);
+            key.nw_frag = u8::from(fragment);
+            let has_ports =
+                matches!(proto, 6 | 17 | 132) || (proto, v6) == (1, false) || (proto, v6) == (58, true);
+            if has_ports {
+                let first = if proto == 58 { 128 + 7 * tp_src } else { tp_src };
+                (key.tp_src, key.tp_dst) = (first, tp_dst);
+            }
+            if proto == 6 {
+                key.tcp_flags = flags;
+            }
+            if nd && key.tp_src == 135 {
+                key.nd_target[0] = 1;
+            }
+            Packet { key, tags, fragment }
+        },
+    )
 }
 
 /// Masks of the fields that packets have: each open, exact, or in part.
@@ -380,7 +379,11 @@ fn mask() -> impl Strategy<Value = FlowMask> {
         m.nw_ttl = if has(9) { 0xff } else { 0 };
         if proto {
             m.nw_proto = 0xff;
-            (m.tp_src, m.tp_dst) = if ports { (u16::MAX, 1) } else { (0, u16::from(has(10))) };
+            (m.tp_src, m.tp_dst) = if ports {
+                (u16::MAX, 1)
+            } else {
+                (0, u16::from(has(10)))
+            };
             m.tcp_flags = if flags { 1 + u16::from(has(11)) } else { 0 };
             m.nd_target = if nd { [0xff; 16] } else { [0; 16] };
         } else if has(12) {

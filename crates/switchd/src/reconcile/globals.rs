@@ -232,7 +232,13 @@ pub(super) fn offload_warnings(config: &Smap) -> impl Iterator<Item = ConfigWarn
     let ebpf = config
         .get(offload_choice::EBPF)
         .filter(|v| !offload_choice::is_known(v))
-        .map(|v| (offload_choice::EBPF, v, "is not auto, true or false: auto is used"));
+        .map(|v| {
+            (
+                offload_choice::EBPF,
+                v,
+                "is not auto, true or false: auto is used",
+            )
+        });
     let policy = config
         .get(offload_choice::TC_POLICY)
         .filter(|v| heddle_offload::TcPolicy::parse(v).is_none())
@@ -243,11 +249,13 @@ pub(super) fn offload_warnings(config: &Smap) -> impl Iterator<Item = ConfigWarn
                 "is not none, skip_sw or skip_hw: none is used",
             )
         });
-    ebpf.into_iter().chain(policy).map(|(key, value, text)| ConfigWarning {
-        keys: vec![key],
-        module: "bridge",
-        text: format!("other_config:{key}={value} {text}"),
-    })
+    ebpf.into_iter()
+        .chain(policy)
+        .map(|(key, value, text)| ConfigWarning {
+            keys: vec![key],
+            module: "bridge",
+            text: format!("other_config:{key}={value} {text}"),
+        })
 }
 
 /// The fault in `pmd-cpu-mask`.

@@ -57,7 +57,9 @@ impl Offloading {
         let is_first = before.is_none();
         let is_late = self
             .decided
-            .map_or(wanted.choice == Choice::All && has_bridges, |decided| decided != wanted);
+            .map_or(wanted.choice == Choice::All && has_bridges, |decided| {
+                decided != wanted
+            });
         if is_late && before != Some(wanted) {
             log::info!(target: "netdev_offload", "hw-offload, heddle-ebpf and tc-policy take effect when the switch is restarted");
         }
@@ -91,7 +93,10 @@ impl Offloading {
             (Some(ebpf), None) => (Box::new(ebpf.clone()), Arc::new(ebpf)),
             (None, Some(tc)) => (Box::new(tc.clone()), Arc::new(tc)),
             (Some(ebpf), Some(tc)) => (
-                Box::new(Stack::new("tc and ebpf", vec![Box::new(tc.clone()), Box::new(ebpf.clone())])),
+                Box::new(Stack::new(
+                    "tc and ebpf",
+                    vec![Box::new(tc.clone()), Box::new(ebpf.clone())],
+                )),
                 Arc::new(Diverters { ebpf, tc }),
             ),
         };

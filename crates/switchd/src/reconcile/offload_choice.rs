@@ -29,7 +29,10 @@ impl Wanted {
     pub(super) fn read(config: &Smap) -> Wanted {
         let ebpf = config.get(EBPF).map(str::to_ascii_lowercase);
         let hw = config.bool("hw-offload", false);
-        let policy = config.get(TC_POLICY).and_then(TcPolicy::parse).unwrap_or_default();
+        let policy = config
+            .get(TC_POLICY)
+            .and_then(TcPolicy::parse)
+            .unwrap_or_default();
         let choice = match (ebpf.as_deref(), hw) {
             (Some("false"), false) => Choice::Never,
             (Some("true"), _) | (_, true) => Choice::All,
