@@ -129,7 +129,11 @@ fn is_flow(message: &TcMessage) -> bool {
         TcAttribute::Options(options) => Some(options),
         _ => None,
     });
-    let actions = options.into_iter().flatten().find_map(|o| match o {
+    let Some(options) = options else {
+        // A priority as a whole comes before its filters, without a handle and without options.
+        return u32::from(message.header.handle) == 0 && kind(message) == "flower";
+    };
+    let actions = options.iter().find_map(|o| match o {
         TcOption::Flower(TcFilterFlowerOption::Actions(actions)) => actions.first(),
         _ => None,
     });
