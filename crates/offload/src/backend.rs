@@ -9,8 +9,9 @@
 //! | counts | mapped memory | dump of the chain | `query` with `COUNT`, or ageing |
 //! | what it cannot do | [`Rule`] has no word for it, or [`Why`] | the driver's extack | `rte_flow_validate` |
 //!
-//! **Order.** When [`Backend::change`] or [`Backend::remove`] returns, the old actions run for no packet any
-//! more, and the returned counts include all packets that they processed. So a change can be confirmed.
+//! **Order.** When [`Backend::change`] or [`Backend::remove`] returns, no packet finds the old actions any more,
+//! and the returned counts include the packets that did. After [`Backend::settle`], the old actions run for no
+//! packet. So a change can be confirmed.
 
 use crate::{Rule, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
@@ -51,6 +52,10 @@ pub struct PortLink {
 pub trait Backend: Send {
     /// Name in dumps (`dp:NAME`).
     fn name(&self) -> &'static str;
+    /// Name of the place that an installed flow is in.
+    fn place(&self, _at: Handle) -> &'static str {
+        self.name()
+    }
     /// Maximum number of flows.
     fn capacity(&self) -> usize;
     /// Installs a rule: the back end forwards its packets.
@@ -63,6 +68,9 @@ pub trait Backend: Send {
     fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>);
     /// Takes a flow out. Returns the counts since the last call.
     fn remove(&mut self, at: Handle) -> FlowCounts;
+    /// Waits until no packet is on its way through actions that were changed or removed before, in a back end
+    /// whose [`Backend::change`] and [`Backend::remove`] do not wait for that.
+    fn settle(&mut self) {}
     /// Gives `f` the counts of installed flows since the last call. Flows that counted nothing are left out.
     fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts));
     /// Sets the ports. Returns the ports whose flows must be installed anew, or can be for the first time.
@@ -98,6 +106,10 @@ pub trait Backend: Send {
     fn stats(&self) -> Vec<(String, u64)>;
     /// Ports that the back end leaves to workers: name and reason.
     fn left_ports(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+    /// Ports that the back end serves in a way that is to be shown: name, place and reason.
+    fn served_ports(&self) -> Vec<(String, String)> {
         Vec::new()
     }
     /// Removes the devices that were made for this process, which is about to end. Flows stay.

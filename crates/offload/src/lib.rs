@@ -1,7 +1,7 @@
 //! Hardware or kernel offload: flows of the cache that a faster place forwards, and its back ends.
 //!
 //! ```text
-//!   revalidator ── FlowObserver ──> Offload ── Rule ──> Backend (eBPF; later tc flower, rte_flow)
+//!   revalidator ── FlowObserver ──> Offload ── Rule ──> Backend (tc flower, eBPF)
 //!                <── counts ─────           <── counts ──
 //! ```
 //!
@@ -10,7 +10,9 @@
 //! * [`observer`]: keeps the back end's flows equal to the revalidator's, and gives its counts back.
 //! * [`conns`]: established connections, which flows that track need beside them.
 //! * [`backend`]: the trait of a back end.
-//! * [`ebpf`]: the back end for kernel devices.
+//! * [`ebpf`]: the back end for kernel devices, with a program of its own.
+//! * [`tc`]: the back end for network cards, and for kernel devices without that program.
+//! * [`stack`]: several back ends as one.
 //! * [`marks`]: the programs of internal ports, with every back end and without one.
 //!
 //! **The truth is the flow cache.** A back end holds copies. A copy is changed or taken out before the change
@@ -21,10 +23,15 @@ pub mod backend;
 pub mod conns;
 pub mod ebpf;
 mod filter;
+mod kernel;
 pub mod marks;
+mod miss;
 pub mod observer;
+mod others;
 pub mod policy;
 pub mod rule;
+pub mod stack;
+pub mod tc;
 #[cfg(test)]
 mod tests;
 mod why;
@@ -35,4 +42,6 @@ pub use marks::Marks;
 pub use observer::{Explained, Offload, Stats};
 pub use policy::Policy;
 pub use rule::{Ct, Decap, Headers, Op, Rule};
+pub use stack::{Diverters, Stack};
+pub use tc::{Tc, TcPolicy};
 pub use why::Why;

@@ -214,6 +214,10 @@ impl Offload {
         all.extend(inner.backend.left_ports());
         all
     }
+    /// Ports that a back end serves in a way that is to be shown: name, place and reason.
+    pub fn served_ports(&self) -> Vec<(String, String)> {
+        self.0.lock().backend.served_ports()
+    }
     /// Number of waiting flows by reason, in descending order.
     pub fn waiting(&self) -> Vec<(Why, usize)> {
         let inner = self.0.lock();
@@ -360,7 +364,10 @@ impl Inner {
         let record = self.at(id).and_then(|at| self.records.get(at as usize)?.as_ref());
         match record.map(|r| r.waits) {
             None => Explained::Unknown,
-            Some(None) => Explained::Offloaded(self.backend.name()),
+            Some(None) => {
+                let at = self.at(id).unwrap_or(Handle::MAX);
+                Explained::Offloaded(self.backend.place(at))
+            }
             Some(Some(why)) => Explained::Waits(why),
         }
     }
@@ -518,6 +525,7 @@ impl FlowObserver for Offload {
         if !inner.hold_adopted {
             inner.backend.drop_adopted();
         }
+        inner.backend.settle();
     }
     fn port_counts(&self, no: PortNo) -> PortCounts {
         self.0

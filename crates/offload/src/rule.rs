@@ -207,6 +207,9 @@ pub struct Rule {
     pub max_frame: Option<u16>,
     /// The pipeline drops the packets, and they are counted for that.
     pub drops: bool,
+    /// The flow has conditions that only neighbour discovery or IGMP can fail. The rule leaves them out, and
+    /// must not match those packets.
+    pub leaves_out: bool,
 }
 
 impl Rule {
@@ -281,6 +284,7 @@ impl Rule {
             tunnel,
             all_flags: mask.0.tcp_flags == 0,
             drops,
+            leaves_out: leaves_out(&mask.0),
         })
     }
 
@@ -447,6 +451,12 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
 fn carries_more(m: &FlowKey) -> bool {
     let orig = (m.ct_nw_src | m.ct_nw_dst) != 0 || m.ct_ipv6_src != [0; 16] || m.ct_ipv6_dst != [0; 16];
     orig || m.ct_tp_src | m.ct_tp_dst != 0 || m.ct_nw_proto != 0 || m.ct_state & !0xff != 0
+}
+
+/// Whether a mask has bits of fields that only neighbour discovery and IGMP have.
+fn leaves_out(m: &FlowKey) -> bool {
+    let nd = m.nd_target != [0; 16] || m.arp_sha != [0; 6] || m.arp_tha != [0; 6];
+    nd || m.igmp_group != 0
 }
 
 /// Moves the fields that rules have out of a key.

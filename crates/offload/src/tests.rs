@@ -1,7 +1,7 @@
 //! A back end that is a table, beside a plain model. After any sequence of reports the table has the flows of
 //! the model, and each packet is counted once.
 
-use crate::{Backend, Ct, Explained, Handle, Offload, Op, Policy, PortLink, Rule, Why};
+use crate::{Backend, Ct, Explained, Handle, Offload, Op, Policy, PortLink, Rule, Stack, Why};
 use heddle_conntrack::CtAction;
 use heddle_datapath_api::{Action, FlowCounts, FlowId, FlowObserver, Masked, ObservedFlow, PortNo};
 use heddle_flow::{FlowKey, FlowMask};
@@ -509,4 +509,37 @@ fn tunnels_are_said_or_it_is_said_why_not() {
     ));
     (key.tun_flags, key.tun_present, mask.0.tun_present) = (8, 2, 2);
     assert_eq!(Rule::new(&key, &mask, &[out]), Err(Why::Match));
+}
+
+/// A flow is in the first of several back ends that takes it, its counts are read there, and a change that is
+/// refused there leads it to the next.
+#[test]
+fn a_stack_offers_flows_in_order() {
+    let (first, second) = (Double::default(), Double::default());
+    let all: Vec<Box<dyn Backend>> = vec![Box::new(first.clone()), Box::new(second.clone())];
+    let mut stack = Stack::new("both", all);
+    (first.0.lock().capacity, second.0.lock().capacity) = (10, 10);
+    first.0.lock().ports = [1, 2].into();
+    second.0.lock().ports = [1, 2, 3].into();
+    let rule = |out: u32| {
+        let (key, mask) = flow(1, 1);
+        Rule::new(&key, &mask, &[Action::Output(PortNo(out))]).unwrap()
+    };
+    let sizes = || (first.0.lock().flows.len(), second.0.lock().flows.len());
+    assert_eq!(stack.install(7, &rule(2)), Ok(()));
+    assert_eq!(stack.install(8, &rule(3)), Ok(()));
+    assert_eq!(stack.install(9, &rule(4)), Err(Why::OutPort));
+    assert_eq!(sizes(), (1, 1));
+    first.0.lock().flows.values_mut().for_each(|(_, n)| *n = 5);
+    second.0.lock().flows.values_mut().for_each(|(_, n)| *n = 6);
+    let mut seen = Vec::new();
+    stack.counters(1, &mut |at, n| seen.push((at, n.packets)));
+    assert_eq!(seen, [(7, 5), (8, 6)]);
+    // The first does not know the new output.
+    assert_eq!(stack.change(7, &rule(3)).1, Ok(()));
+    assert_eq!(sizes(), (0, 2));
+    assert_eq!(stack.change(7, &rule(4)).1, Err(Why::OutPort));
+    assert_eq!(sizes(), (0, 1));
+    stack.remove(8);
+    assert_eq!((sizes(), stack.capacity()), ((0, 0), 10));
 }

@@ -31,6 +31,12 @@ pub enum Why {
     LeftPort,
     /// A port that it goes out by is none of the back end's.
     OutPort,
+    /// Packets from internal ports, and to them, are forwarded by the eBPF back end alone.
+    InternalPort,
+    /// The network card refused it, and the kernel alone is slower than another back end.
+    NotInCard,
+    /// An output has a smaller MTU than the input port, and the back end does not compare lengths.
+    Mtu,
     /// A capture is under way, and sees packets of workers only.
     Paused,
     /// The back end is full, and its other flows are heavier.
@@ -57,6 +63,9 @@ impl fmt::Display for Why {
                 "its input port is left to workers (the first lines of heddle offload have the reason)"
             }
             Why::OutPort => "an output port is not offloaded",
+            Why::InternalPort => "its input or output is an internal port, which tc does not serve",
+            Why::NotInCard => "the network card did not take it",
+            Why::Mtu => "an output has a smaller MTU than its input port",
             Why::Paused => "a capture is under way, which sees packets of workers",
             Why::Full => "the back end is full of heavier flows",
             Why::Refused(errno) => {

@@ -1,14 +1,16 @@
 //! Packet programs and queueing disciplines that other programs have put on a network device: XDP, filters at
 //! the clsact hooks, a root discipline. Links of tcx are no part of rtnetlink(7), and are left out.
 
-use crate::ingress::OWN_PRIORITIES;
+use crate::ingress::{self, FLOW_COOKIE, FLOW_PRIORITIES, OWN_PRIORITIES};
 use crate::netlink::Requests;
 use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use netlink_packet_route::RouteNetlinkMessage::{
     GetLink, GetQueueDiscipline, GetTrafficFilter, NewLink, NewQueueDiscipline, NewTrafficFilter,
 };
 use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached};
-use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
+use netlink_packet_route::tc::{
+    TcActionAttribute, TcAttribute, TcFilterFlowerOption, TcHandle, TcMessage, TcOption,
+};
 use std::collections::HashMap;
 use std::io;
 
@@ -71,11 +73,21 @@ impl DevicePrograms {
         self.0.ask(GetTrafficFilter(request), NLM_F_DUMP, |answer| {
             let NewTrafficFilter(m) = answer else { return };
             let priority = u16::try_from(m.header.info >> 16).unwrap_or(0);
-            if found.is_none() && !OWN_PRIORITIES.contains(&priority) {
+            let own =
+                OWN_PRIORITIES.contains(&priority) || FLOW_PRIORITIES.contains(&priority) && is_flow(&m);
+            if found.is_none() && !own {
                 found = Some((kind(&m), priority));
             }
         })?;
         Ok(found)
+    }
+
+    /// Devices whose ingress may have filters.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn with_filters(&self) -> io::Result<Vec<u32>> {
+        ingress::with_ingress(&self.0)
     }
 
     /// Devices with a root discipline that a program has set, and its kind. The kernel's own choice has no
@@ -109,6 +121,24 @@ pub(crate) fn xdp(message: &LinkMessage) -> bool {
         _ => None,
     });
     attached.any(|a| *a != XdpAttached::None)
+}
+
+/// Whether a filter is one of a flow of this switch, or of another on this machine.
+fn is_flow(message: &TcMessage) -> bool {
+    let options = message.attributes.iter().find_map(|a| match a {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    });
+    let Some(options) = options else {
+        // A priority as a whole comes before its filters, without a handle and without options.
+        return u32::from(message.header.handle) == 0 && kind(message) == "flower";
+    };
+    let actions = options.iter().find_map(|o| match o {
+        TcOption::Flower(TcFilterFlowerOption::Actions(actions)) => actions.first(),
+        _ => None,
+    });
+    let mut attributes = actions.into_iter().flat_map(|action| &action.attributes);
+    attributes.any(|a| matches!(a, TcActionAttribute::Cookie(cookie) if cookie.starts_with(&FLOW_COOKIE)))
 }
 
 fn message(ifindex: u32) -> TcMessage {

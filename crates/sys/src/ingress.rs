@@ -34,6 +34,11 @@ const PASS_PRIORITY: u16 = 0x4843;
 const PROGRAM_PRIORITY: u16 = 0x4844;
 /// Place of the filter that takes the rest.
 const HOLD_PRIORITY: u16 = 0x4845;
+/// Places of filters of flows, which are before all others of this switch. They are `flower` filters, and the
+/// cookie of their first action begins with [`FLOW_COOKIE`].
+pub(crate) const FLOW_PRIORITIES: std::ops::Range<u16> = 0x1000..PASS_PRIORITY;
+/// Beginning of the cookies of this switch's filters.
+pub const FLOW_COOKIE: [u8; 4] = *b"hdtc";
 /// Places of all filters of this switch; the last is that of marks.
 pub(crate) const OWN_PRIORITIES: std::ops::RangeInclusive<u16> = PASS_PRIORITY..=0x4846;
 const HANDLE: u32 = 1;
@@ -98,6 +103,25 @@ pub(crate) fn released(notice: &RouteNetlinkMessage) -> Option<u32> {
         _ => return None,
     };
     u32::try_from(m.header.index).ok().filter(|_| ours)
+}
+
+/// Adds the queueing discipline that filters need.
+///
+/// # Errors
+/// `EEXIST` where it is, or another one with the same place; the errors of [`Ingress::hold`].
+pub fn add_clsact(ifindex: u32) -> io::Result<()> {
+    add_discipline(&Requests::new(None)?, ifindex)
+}
+
+fn add_discipline(requests: &Requests, ifindex: u32) -> io::Result<()> {
+    let handle = TcHandle {
+        major: CLSACT.major,
+        minor: 0,
+    };
+    let mut qdisc = message(ifindex, handle, CLSACT);
+    qdisc.attributes.push(TcAttribute::Kind("clsact".into()));
+    let flags = NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL;
+    requests.ask(NewQueueDiscipline(qdisc), flags, |_| {})
 }
 
 /// Requests about the devices of the caller's network namespace.
@@ -274,16 +298,7 @@ impl Ingress {
             Err(e) if !is(&e, rustix::io::Errno::EXIST) => {}
             done => return done,
         }
-        let mut qdisc = message(
-            ifindex,
-            TcHandle {
-                major: CLSACT.major,
-                minor: 0,
-            },
-            CLSACT,
-        );
-        qdisc.attributes.push(TcAttribute::Kind("clsact".into()));
-        match self.send(NewQueueDiscipline(qdisc), NLM_F_CREATE | NLM_F_EXCL) {
+        match add_discipline(&self.requests, ifindex) {
             Err(e) if !is(&e, rustix::io::Errno::EXIST) => return Err(e),
             _ => {}
         }
@@ -388,16 +403,7 @@ impl Ingress {
     /// # Errors
     /// The kernel's error.
     pub fn held(&self) -> io::Result<Vec<HeldDevice>> {
-        let mut devices: Vec<u32> = Vec::new();
-        let all = message(0, TcHandle::UNSPEC, TcHandle::UNSPEC);
-        self.requests.ask(GetQueueDiscipline(all), NLM_F_DUMP, |answer| {
-            let NewQueueDiscipline(m) = answer else { return };
-            let ingress =
-                |a: &TcAttribute| matches!(a, TcAttribute::Kind(kind) if kind == "clsact" || kind == "ingress");
-            if m.attributes.iter().any(ingress) {
-                devices.extend(u32::try_from(m.header.index));
-            }
-        })?;
+        let devices = with_ingress(&self.requests)?;
         let held = devices.into_iter().filter_map(|ifindex| {
             let ours = self.holder(ifindex)? == self.owner;
             Some(HeldDevice { ifindex, ours })
@@ -423,6 +429,24 @@ impl Ingress {
         })?;
         Ok(found)
     }
+}
+
+/// Devices whose ingress has a queueing discipline, and so may have filters.
+///
+/// # Errors
+/// The kernel's error.
+pub(crate) fn with_ingress(requests: &Requests) -> io::Result<Vec<u32>> {
+    let mut devices: Vec<u32> = Vec::new();
+    let all = message(0, TcHandle::UNSPEC, TcHandle::UNSPEC);
+    requests.ask(GetQueueDiscipline(all), NLM_F_DUMP, |answer| {
+        let NewQueueDiscipline(m) = answer else { return };
+        let ingress =
+            |a: &TcAttribute| matches!(a, TcAttribute::Kind(kind) if kind == "clsact" || kind == "ingress");
+        if m.attributes.iter().any(ingress) {
+            devices.extend(u32::try_from(m.header.index));
+        }
+    })?;
+    Ok(devices)
 }
 
 fn vlan_device(message: &LinkMessage) -> Option<VlanDevice> {

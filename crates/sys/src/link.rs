@@ -367,7 +367,8 @@ impl LinkCtl {
         self.ethtool(name, &mut p)?;
         Ok(p)
     }
-    fn ethtool<const N: usize>(&self, name: &str, data: &mut [u32; N]) -> io::Result<()> {
+    /// Sends a request of ethtool. `data` has room for all that the kernel writes in reply.
+    pub(crate) fn ethtool<const N: usize>(&self, name: &str, data: &mut [u32; N]) -> io::Result<()> {
         let mut req = named(name)?;
         req.ifr_ifru.ifru_data = data.as_mut_ptr().cast();
         self.request(libc::SIOCETHTOOL, &mut req)

@@ -30,7 +30,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 pub struct NotUnderstood;
 
 /// A socket of the calling thread's network namespace.
-fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+pub(crate) fn socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     let flags = flags | SocketFlags::CLOEXEC;
     Ok(socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?)
 }

@@ -16,17 +16,18 @@ use super::layout::{
     UP,
 };
 use super::load::Loaded;
-use super::others::Others;
+use crate::kernel;
+use crate::miss::{CLAIM_TIMEOUT, MissDevice};
+use crate::others::Others;
 use crate::{Handle, Rule, Why};
 use aya::maps::MapError;
 use heddle_conntrack::offloaded::ConnId;
 use heddle_datapath_api::{FlowCounts, PortNo};
+use heddle_sys::shared_words;
 use heddle_sys::veth::{Peer, Peers};
-use heddle_sys::{TapQueue, shared_words};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::unix::net::UnixDatagram;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Length of an Ethernet header without a tag, bytes.
@@ -35,14 +36,10 @@ const ETHERNET_LEN: u32 = 14;
 /// Longest wait for the programs of a processor before the slower way of waiting is used.
 const PROGRAMS_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// Longest wait of all claims for the end of an earlier process.
-const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
-
 /// A port whose device is diverted.
 pub(super) struct Diverted {
-    /// Queue of the miss device, from which packets that the program does not forward are read, and that
-    /// device's index. `None`: an internal port, whose packets go up by themselves.
-    pub(super) miss: Option<(Arc<TapQueue>, u32)>,
+    /// The miss device. `None`: an internal port, whose packets go up by themselves.
+    pub(super) miss: Option<MissDevice>,
     pub(super) slot: u32,
     pub(super) peer: Option<(Peer, [u8; 6])>,
     /// No program waits for packets that are sent by the device: they may go to the other end directly.
@@ -163,7 +160,7 @@ impl State {
             // The first two name owner and version.
             next_slot: 2,
             tunnels: None,
-            encaps: kernel() >= (5, 13),
+            encaps: kernel::version() >= (5, 13),
             adopted: Adopted::default(),
             n_cpus: n_cpus(),
         }
@@ -281,7 +278,7 @@ impl State {
             return Err(Why::InPort);
         };
         let masks = self.mask_ids(Origin::port(ifindex));
-        let miss = d.miss.as_ref().map(|(_, index)| *index);
+        let miss = d.miss.as_ref().map(|miss| miss.ifindex);
         let bytes = layout::port(miss, &masks);
         let out = layout::out(ifindex, d.peer.map(|(_, mac)| mac));
         self.loaded.outs.set(d.slot, out, 0).map_err(|e| refused(&e))?;
@@ -581,15 +578,6 @@ impl State {
         let of = self.ways.iter().filter(move |(_, way)| way.ifindex == ifindex);
         of.map(|(no, _)| PortNo(*no))
     }
-}
-
-/// The kernel's version.
-fn kernel() -> (u32, u32) {
-    let text = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = text
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|n| n.parse().unwrap_or(0));
-    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
 /// Processors that programs may run on.

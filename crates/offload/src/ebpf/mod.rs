@@ -5,7 +5,6 @@
 //! * [`layout`]: rules, connections and ports as these.
 //! * [`load`]: the program comes into the kernel, or is found there, where an earlier process left it.
 //! * [`ports`]: devices are diverted, and given back.
-//! * [`others`]: devices that have programs of others stay with workers.
 //! * [`flows`]: rules become entries of maps, with masks, generations and counters.
 //! * [`conns`]: connections become entries of maps.
 //! * [`twin`]: a plain twin of the program, for tests.
@@ -18,13 +17,13 @@ mod conns;
 mod flows;
 mod layout;
 mod load;
-mod others;
 mod ports;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod twin;
 
+use crate::miss;
 use crate::{Backend, ConnUse, Handle, PortLink, Rule, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
 use heddle_datapath_api::{FlowCounts, PortNo};
@@ -52,8 +51,8 @@ impl Ebpf {
     /// One line with the reason why this kernel, or this user, cannot load it.
     pub fn start(owner: u64) -> Result<Self, String> {
         // An earlier process that was killed may still be closing them.
-        let group = ports::group_of(owner);
-        ports::remove_miss_devices(group);
+        let group = miss::group_of(owner);
+        miss::remove_miss_devices(group);
         let found = load::find(owner)?;
         let adopt = found.is_some();
         let loaded = match found {
@@ -139,7 +138,7 @@ impl Backend for Ebpf {
         self.0.lock().others.all()
     }
     fn remove_devices(&mut self) {
-        ports::remove_miss_devices(self.0.lock().group);
+        miss::remove_miss_devices(self.0.lock().group);
     }
     fn shutdown(&mut self) {
         self.0.lock().shutdown();

@@ -1,13 +1,7 @@
 //! Devices are diverted to the program, and given back.
 //!
-//! Each diverted device has a *miss device*: a tap that only the program sends to. The switch reads from it
-//! the packets that the port received and the program did not forward, with GSO packets and unfinished
-//! checksums unchanged. One tap per port shows the port without a byte in the packet. It has its own queue,
-//! so the misses of one port take no room of another's. The port's own receive queue reads it.
-//!
-//! The miss devices of a switch are one group of devices ([`group_of`]). They are removed together when the
-//! process ends, and if it was killed, when the next one starts. Otherwise the kernel removes each when it is
-//! closed, and waits for its readers (RCU) each time. The next process would wait for the ports.
+//! Each diverted device has a miss device ([`crate::miss`]), to which the program sends the packets that it
+//! does not forward.
 //!
 //! An *internal port* is the other way round: packets that the host's stack sends leave by its tap device. So
 //! the program is at that device's egress, and packets that it does not forward continue to the switch.
@@ -15,75 +9,16 @@
 use super::flows::{Diverted, State, Way};
 use super::load::{self, Hook};
 use crate::PortLink;
+use crate::miss::{MissDevice, claim};
 use heddle_datapath_api::PortNo;
-use heddle_sys::{LinkCtl, TapLinks, TapOpen, TapQueue};
+use heddle_sys::TapQueue;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Passes over the ports in which each device is checked once. Then the address of a veth device's peer is
 /// read again, and a missing program is attached again.
 const ASK_AGAIN: u32 = 10;
-
-/// Interval between attempts to claim a device.
-const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
-
-/// The miss device of a device.
-fn miss_name(ifindex: u32) -> String {
-    format!("hdm{ifindex}")
-}
-
-/// Claims a device for this process, as long as the returned socket lives. The claim is a name among the
-/// abstract sockets of the network namespace, which ends with its process. The kernel may still be ending an
-/// earlier process, so a claim waits. All claims together wait for `timeout` at most.
-fn claim(ifindex: u32, timeout: &mut Duration) -> io::Result<UnixDatagram> {
-    let name = SocketAddr::from_abstract_name(format!("heddle-divert-{ifindex}"))?;
-    loop {
-        match UnixDatagram::bind_addr(&name) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse && !timeout.is_zero() => {
-                std::thread::sleep(CLAIM_INTERVAL);
-                *timeout = timeout.saturating_sub(CLAIM_INTERVAL);
-            }
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                return Err(io::Error::new(
-                    io::ErrorKind::ResourceBusy,
-                    "another switch on this machine has the device",
-                ));
-            }
-            done => return done,
-        }
-    }
-}
-
-/// The group of the miss devices of the switch with this owner number.
-pub(super) fn group_of(owner: u64) -> u32 {
-    // Half of a random number. Group 0 is that of all other devices; some tools print large ones as negative.
-    #[allow(clippy::cast_possible_truncation)]
-    let low = owner as u32;
-    low & 0x3fff_ffff | 0x4000_0000
-}
-
-/// Removes all miss devices of a group.
-pub(super) fn remove_miss_devices(group: u32) {
-    if let Err(error) = TapLinks::new(None).and_then(|links| links.remove_group(group)) {
-        log::debug!(target: "netdev_offload", "miss devices are removed one by one ({error})");
-    }
-}
-
-/// Makes a miss device of a group: its queue and its index.
-fn make_miss(ifindex: u32, group: u32) -> io::Result<(TapQueue, u32)> {
-    let name = miss_name(ifindex);
-    let tap = TapOpen::new(&name).new_only(true).open()?;
-    tap.enable_offloads();
-    // The host's stack must not send on the miss device.
-    let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
-    let index = LinkCtl::new()?.ifindex(&name)?;
-    TapLinks::new(None)?.bring_up(index, group)?;
-    Ok((tap, index))
-}
 
 impl State {
     pub(super) fn divert(&mut self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
@@ -105,16 +40,16 @@ impl State {
     /// Diverts a device that no other program has.
     fn take_device(&mut self, name: &str, ifindex: u32, direct: bool) -> io::Result<Arc<TapQueue>> {
         match self.diverted.get(&ifindex).map(|d| &d.miss) {
-            Some(Some((tap, _))) => return Ok(Arc::clone(tap)),
+            Some(Some(miss)) => return Ok(Arc::clone(&miss.tap)),
             Some(None) => self.let_go(ifindex),
             None => {}
         }
         let claim = claim(ifindex, &mut self.claim_timeout)?;
-        let (tap, miss) = make_miss(ifindex, self.group)?;
+        let miss = MissDevice::make(ifindex, self.group)?;
         let slot = self.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
-        let tap = Arc::new(tap);
+        let tap = Arc::clone(&miss.tap);
         let d = Diverted {
-            miss: Some((Arc::clone(&tap), miss)),
+            miss: Some(miss),
             slot,
             peer: None,
             direct,

@@ -4,6 +4,7 @@
 use super::conns::Live;
 use super::flows::{Diverted, State, Way};
 use super::{abi, layout, load, twin};
+use crate::miss::MissDevice;
 use crate::rule::{TUN_CSUM, TUN_IPV6, TUN_OPTION};
 use crate::{ConnUse, Ct, Decap, Headers, Op, Rule};
 use aya::programs::{TestRun as _, TestRunOptions};
@@ -174,6 +175,7 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
         outer: None,
         max_frame: None,
         drops: false,
+        leaves_out: false,
     }
 }
 
@@ -211,7 +213,10 @@ fn state() -> Option<State> {
         LOOPBACK,
         Diverted {
             direct: false,
-            miss: Some((tap.into(), 0)),
+            miss: Some(MissDevice {
+                tap: tap.into(),
+                ifindex: 0,
+            }),
             slot,
             peer: None,
             _claim: None,

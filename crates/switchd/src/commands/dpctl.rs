@@ -244,9 +244,8 @@ fn human(bytes: u64) -> String {
 struct Filter {
     flow: Option<Match>,
     core: Option<Option<usize>>,
-    /// Leave out offloaded flows; leave out all others.
-    no_offloaded: bool,
-    no_others: bool,
+    /// Places whose flows are shown (`None`: workers); an empty list shows all.
+    places: Vec<Option<&'static str>>,
 }
 
 impl Filter {
@@ -261,13 +260,16 @@ impl Filter {
                 let why = |e| failed(switch, &format!("Failed to parse filter ({e})"), None);
                 filter.flow = Some(wanted.map_err(why)?);
             } else if let Some(list) = last.strip_prefix("type=") {
-                (filter.no_offloaded, filter.no_others) = (true, true);
                 for kind in list.split(',') {
                     match kind {
-                        "all" => (filter.no_offloaded, filter.no_others) = (false, false),
-                        "ovs" | "non-offloaded" => filter.no_others = false,
-                        "offloaded" | "ebpf" => filter.no_offloaded = false,
-                        "tc" | "dpdk" | "partially-offloaded" => {}
+                        "all" => filter.places.extend([None, Some("tc"), Some("ebpf")]),
+                        "ovs" | "non-offloaded" => filter.places.push(None),
+                        "offloaded" => filter.places.extend([Some("tc"), Some("ebpf")]),
+                        "ebpf" => filter.places.push(Some("ebpf")),
+                        "tc" => filter.places.push(Some("tc")),
+                        // Places that no flow has.
+                        "dpdk" => filter.places.push(Some("dpdk")),
+                        "partially-offloaded" => filter.places.push(Some("partial")),
                         other => {
                             return Err(failed(switch, &format!("Failed to parse type ({other})"), None));
                         }
@@ -305,11 +307,8 @@ impl Filter {
                 .into_iter()
                 .all(|((have, want), (mask, counts))| (have ^ want) & mask & counts == 0)
         });
-        let left_out = match flow.place {
-            Some(_) => self.no_offloaded,
-            None => self.no_others,
-        };
-        wanted && !left_out && self.core.is_none_or(|wanted| wanted == core)
+        let is_shown = self.places.is_empty() || self.places.contains(&flow.place);
+        wanted && is_shown && self.core.is_none_or(|wanted| wanted == core)
     }
 }
 

@@ -63,8 +63,9 @@ fn tracks(actions: &[Action]) -> bool {
 fn show(switch: &Switch, args: &[&str]) -> Reply {
     let Some(offload) = switch.offload.read().clone() else {
         return Ok(
-            "offload is off: there is no bridge of type system, or other_config:heddle-ebpf is false, or eBPF cannot \
-             be loaded (the log has the reason, module netdev_offload)\n"
+            "offload is off: there is no bridge of type system and other_config:hw-offload is not true, or \
+             other_config:heddle-ebpf is false, or neither eBPF nor tc can be used (the log has the reason, module \
+             netdev_offload)\n"
                 .into(),
         );
     };
@@ -85,6 +86,9 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
                 out,
                 "  {n} flows of an earlier process forward, until these take their place"
             );
+        }
+        for (name, how) in offload.served_ports() {
+            let _ = writeln!(out, "  port {name} is served by {how}");
         }
         for (name, why) in offload.left_ports() {
             let _ = writeln!(out, "  port {name} stays with workers: {why}");

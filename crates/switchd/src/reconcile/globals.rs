@@ -7,7 +7,7 @@ use heddle_kernel_conntrack::choice::{DEFAULT_LIMIT, Zones};
 use std::sync::Arc;
 
 use super::desired::Smap;
-use super::offload_choice::{self, Choice as OffloadChoice};
+use super::offload_choice;
 use super::pmd::Pmd;
 use super::warnings::{self, ConfigWarning};
 use crate::switch::Switch;
@@ -52,8 +52,8 @@ pub(super) struct Globals {
     pub(super) vhost_postcopy: bool,
     /// `dpdk-init`: ports of DPDK's types are wanted.
     pub(super) dpdk_init: bool,
-    /// `hw-offload` and `heddle-ebpf`: the bridges whose flows are offloaded to the kernel.
-    pub(super) offload: OffloadChoice,
+    /// `hw-offload`, `heddle-ebpf` and `tc-policy`: the bridges whose flows are offloaded, and the back ends.
+    pub(super) offload: offload_choice::Wanted,
     /// `heddle-kernel-conntrack`: connections that are mirrored in the kernel's table.
     kernel_conntrack: Option<Choice>,
     /// `heddle-allow-clear`: tunnels that request encryption send clear text.
@@ -100,7 +100,7 @@ impl Globals {
             vhost_sock_dir: config.get("vhost-sock-dir").map(str::to_owned),
             vhost_iommu: config.bool("vhost-iommu-support", false),
             vhost_postcopy: config.bool("vhost-postcopy-support", false),
-            offload: OffloadChoice::read(config),
+            offload: offload_choice::Wanted::read(config),
             kernel_conntrack: kernel_conntrack(config),
             allow_clear: config.bool(ALLOW_CLEAR, false),
             dpdk_init: config.bool("dpdk-init", false) || config.get("dpdk-init") == Some("try"),
@@ -227,19 +227,35 @@ pub(super) fn kernel_conntrack_warnings(config: &Smap) -> impl Iterator<Item = C
     })
 }
 
-/// The fault in `heddle-ebpf`.
-pub(super) fn offload_warnings(config: &Smap) -> Option<ConfigWarning> {
-    let value = config
+/// The faults in `heddle-ebpf` and `tc-policy`.
+pub(super) fn offload_warnings(config: &Smap) -> impl Iterator<Item = ConfigWarning> {
+    let ebpf = config
         .get(offload_choice::EBPF)
-        .filter(|v| !offload_choice::is_known(v))?;
-    Some(ConfigWarning {
-        keys: vec![offload_choice::EBPF],
-        module: "bridge",
-        text: format!(
-            "other_config:{}={value} is not auto, true or false: auto is used",
-            offload_choice::EBPF
-        ),
-    })
+        .filter(|v| !offload_choice::is_known(v))
+        .map(|v| {
+            (
+                offload_choice::EBPF,
+                v,
+                "is not auto, true or false: auto is used",
+            )
+        });
+    let policy = config
+        .get(offload_choice::TC_POLICY)
+        .filter(|v| heddle_offload::TcPolicy::parse(v).is_none())
+        .map(|v| {
+            (
+                offload_choice::TC_POLICY,
+                v,
+                "is not none, skip_sw or skip_hw: none is used",
+            )
+        });
+    ebpf.into_iter()
+        .chain(policy)
+        .map(|(key, value, text)| ConfigWarning {
+            keys: vec![key],
+            module: "bridge",
+            text: format!("other_config:{key}={value} {text}"),
+        })
 }
 
 /// The fault in `pmd-cpu-mask`.

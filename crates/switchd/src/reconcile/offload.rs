@@ -1,4 +1,5 @@
-//! `hw-offload` and `heddle-ebpf`: flows of `system` and `internal` ports go to a program in the kernel.
+//! `hw-offload`, `heddle-ebpf` and `tc-policy`: flows of `system` and `internal` ports go to a program in the
+//! kernel (eBPF), and to filters of tc in the kernel or a network card.
 //!
 //! The default is that ports of bridges of type `system` count, where Open vSwitch has the kernel's datapath.
 //! The first of these bridges decides it. A setting for all bridges decides it with the first configuration.
@@ -11,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use heddle_datapath::Datapath;
 use heddle_datapath_api::Engine;
-use heddle_offload::{Ebpf, Offload, Policy, PortLink};
+use heddle_offload::{Backend, Diverters, Ebpf, Offload, Policy, PortLink, Stack, Tc, TcPolicy};
+use heddle_port::Divert;
 
 use super::Bridges;
 use super::desired::{BridgeRow, InterfaceRow, PortRow};
 use super::globals::Globals;
-use super::offload_choice::{Choice, Diverter};
+use super::offload_choice::{Choice, Diverter, Wanted};
 use super::taps::Taps;
 use super::underlay_ports::UnderlayPorts;
 use crate::switch::Switch;
@@ -28,9 +30,9 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Default)]
 pub(super) struct Offloading {
     /// The setting in the last configuration.
-    wanted: Option<Choice>,
-    /// The choice that is in force until the switch ends.
-    decided: Option<Choice>,
+    wanted: Option<Wanted>,
+    /// The settings that are in force until the switch ends.
+    decided: Option<Wanted>,
     diverter: Option<Diverter>,
     offload: Option<Offload>,
     began: Option<Instant>,
@@ -46,7 +48,7 @@ impl Offloading {
     /// already.
     pub(super) fn decide(
         &mut self,
-        wanted: Choice,
+        wanted: Wanted,
         new: &BTreeMap<String, BridgeRow>,
         has_bridges: bool,
         switch: &Switch,
@@ -55,36 +57,55 @@ impl Offloading {
         let is_first = before.is_none();
         let is_late = self
             .decided
-            .map_or(wanted == Choice::All && has_bridges, |decided| decided != wanted);
+            .map_or(wanted.choice == Choice::All && has_bridges, |decided| {
+                decided != wanted
+            });
         if is_late && before != Some(wanted) {
-            log::info!(target: "netdev_offload", "hw-offload and heddle-ebpf take effect when the switch is restarted");
+            log::info!(target: "netdev_offload", "hw-offload, heddle-ebpf and tc-policy take effect when the switch is restarted");
         }
         if self.decided.is_some() {
             return;
         }
-        let choice = if is_late { Choice::Auto } else { wanted };
+        let wanted = match is_late {
+            true => Wanted {
+                choice: Choice::Auto,
+                ..wanted
+            },
+            false => wanted,
+        };
+        let choice = wanted.choice;
         let takes = |row: &BridgeRow| choice.takes(&row.datapath_type, &switch.options);
-        let mut ebpf = None;
-        if choice == Choice::All || new.values().any(takes) {
-            self.decided = Some(choice);
-            ebpf = start(choice);
+        let (mut ebpf, mut tc) = (None, None);
+        let decides = choice == Choice::All || new.values().any(takes);
+        if decides {
+            self.decided = Some(wanted);
+            ebpf = wanted.ebpf.then(|| start(choice)).flatten();
         }
-        let Some(ebpf) = ebpf else {
-            // Programs of an earlier daemon are looked for once.
-            let left = Taps::earlier_owner()
-                .filter(|_| is_first)
-                .map_or(0, Ebpf::remove_leftovers);
-            if left > 0 {
-                log::info!(target: "netdev_offload", "eBPF programs of an earlier daemon were taken off {left} devices");
-            }
-            return;
+        if decides || is_first {
+            remove_leftovers(ebpf.is_none(), wanted.tc.is_none() || !decides);
+        }
+        if let Some(policy) = wanted.tc.filter(|_| decides) {
+            tc = start_tc(policy, ebpf.is_none());
+        }
+        let is_ebpf = ebpf.is_some();
+        let (backend, divert): (Box<dyn Backend>, Arc<dyn Divert>) = match (ebpf, tc) {
+            (None, None) => return,
+            (Some(ebpf), None) => (Box::new(ebpf.clone()), Arc::new(ebpf)),
+            (None, Some(tc)) => (Box::new(tc.clone()), Arc::new(tc)),
+            (Some(ebpf), Some(tc)) => (
+                Box::new(Stack::new(
+                    "tc and ebpf",
+                    vec![Box::new(tc.clone()), Box::new(ebpf.clone())],
+                )),
+                Arc::new(Diverters { ebpf, tc }),
+            ),
         };
         self.began = Some(Instant::now());
         let options = Arc::clone(&switch.options);
-        self.diverter = Some(Diverter::new(Arc::new(ebpf.clone()), choice, options));
+        self.diverter = Some(Diverter::new(divert, choice, is_ebpf, options));
         let clock = switch.clock.clone();
         let offload = Offload::new(
-            Box::new(ebpf),
+            backend,
             Some(Arc::clone(switch.datapath.conntrack())),
             Policy::default(),
             move || clock.now_ms(),
@@ -150,6 +171,54 @@ impl Offloading {
             offload.hold_adopted(true);
             datapath.observe_now();
             offload.hold_adopted(globals.restore_wait);
+        }
+    }
+}
+
+/// Removes what an earlier daemon left in the kernel and this one does not use.
+fn remove_leftovers(ebpf: bool, tc: bool) {
+    let Some(owner) = Taps::earlier_owner() else {
+        return;
+    };
+    if ebpf {
+        let n = Ebpf::remove_leftovers(owner);
+        if n > 0 {
+            log::info!(target: "netdev_offload", "eBPF programs of an earlier daemon were taken off {n} devices");
+        }
+    }
+    if tc {
+        let n = Tc::remove_leftovers(owner);
+        if n > 0 {
+            log::info!(target: "netdev_offload", "{n} tc filters of an earlier daemon were removed");
+        }
+    }
+}
+
+/// Starts the tc back end; logs the reason if that fails. That is a warning if there is no other back end.
+fn start_tc(policy: TcPolicy, alone: bool) -> Option<Tc> {
+    let level = match alone {
+        true => log::Level::Warn,
+        false => log::Level::Info,
+    };
+    let owner = match Taps::owner() {
+        Ok(owner) => owner,
+        Err(error) => {
+            log::log!(target: "netdev_offload", level, "tc is off: the run directory has no mark ({error})");
+            return None;
+        }
+    };
+    match Tc::start(owner, policy, alone) {
+        Ok(tc) => {
+            log::info!(target: "netdev_offload", "tc is on: flows of {} are offloaded to filters of flower", match (alone, policy) {
+                (true, _) => "system ports of all bridges",
+                (false, TcPolicy::SkipHw) => "system ports of all bridges (tc-policy is skip_hw), and then to eBPF,",
+                (false, _) => "network cards that take them",
+            });
+            Some(tc)
+        }
+        Err(why) => {
+            log::log!(target: "netdev_offload", level, "tc is off: {why}");
+            None
         }
     }
 }

@@ -1,15 +1,50 @@
-//! `heddle-ebpf` and `hw-offload`: the bridges whose flows are offloaded.
+//! `heddle-ebpf`, `hw-offload` and `tc-policy`: the bridges whose flows are offloaded, and the back ends.
 
 use std::sync::Arc;
 
+use heddle_offload::TcPolicy;
 use heddle_port::Divert;
 
 use super::desired::Smap;
 use super::kinds;
 use crate::cli::Options;
 
-/// The setting of this back end.
+/// The setting of the eBPF back end.
 pub(super) const EBPF: &str = "heddle-ebpf";
+/// Open vSwitch's setting of the places that filters of tc may have.
+pub(super) const TC_POLICY: &str = "tc-policy";
+
+/// The settings of offload.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(super) struct Wanted {
+    pub(super) choice: Choice,
+    /// The eBPF back end may be used.
+    pub(super) ebpf: bool,
+    /// The tc back end may be used, with this policy.
+    pub(super) tc: Option<TcPolicy>,
+}
+
+impl Wanted {
+    /// Reads the settings. `hw-offload=false` is Open vSwitch's default, and does not concern eBPF.
+    pub(super) fn read(config: &Smap) -> Wanted {
+        let ebpf = config.get(EBPF).map(str::to_ascii_lowercase);
+        let hw = config.bool("hw-offload", false);
+        let policy = config
+            .get(TC_POLICY)
+            .and_then(TcPolicy::parse)
+            .unwrap_or_default();
+        let choice = match (ebpf.as_deref(), hw) {
+            (Some("false"), false) => Choice::Never,
+            (Some("true"), _) | (_, true) => Choice::All,
+            (_, false) => Choice::Auto,
+        };
+        Wanted {
+            choice,
+            ebpf: ebpf.as_deref() != Some("false"),
+            tc: hw.then_some(policy),
+        }
+    }
+}
 
 /// The bridges whose flows are offloaded.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -22,16 +57,6 @@ pub(super) enum Choice {
 }
 
 impl Choice {
-    /// Reads the settings. `hw-offload=false` is Open vSwitch's default, and does not concern this back end.
-    pub(super) fn read(config: &Smap) -> Choice {
-        match config.get(EBPF) {
-            Some(v) if v.eq_ignore_ascii_case("false") => Choice::Never,
-            Some(v) if v.eq_ignore_ascii_case("true") => Choice::All,
-            _ if config.bool("hw-offload", false) => Choice::All,
-            _ => Choice::Auto,
-        }
-    }
-
     /// Whether ports of a bridge of this type count.
     pub(super) fn takes(self, datapath_type: &str, options: &Options) -> bool {
         match self {
@@ -54,16 +79,28 @@ pub(super) fn is_known(value: &str) -> bool {
 pub(super) struct Diverter {
     divert: Arc<dyn Divert>,
     choice: Choice,
+    /// The eBPF back end is on.
+    is_ebpf: bool,
     options: Arc<Options>,
 }
 
 impl Diverter {
-    pub(super) fn new(divert: Arc<dyn Divert>, choice: Choice, options: Arc<Options>) -> Diverter {
+    pub(super) fn new(
+        divert: Arc<dyn Divert>,
+        choice: Choice,
+        is_ebpf: bool,
+        options: Arc<Options>,
+    ) -> Diverter {
         Diverter {
             divert,
             choice,
+            is_ebpf,
             options,
         }
+    }
+    /// Whether the eBPF back end is on.
+    pub(super) fn is_ebpf(&self) -> bool {
+        self.is_ebpf
     }
     /// Whether flows of a bridge of this type are offloaded.
     pub(super) fn takes(&self, datapath_type: &str) -> bool {
@@ -95,13 +132,14 @@ mod tests {
     fn settings_and_types_choose_bridges() {
         let choice = |pairs: &[(&str, &str)]| {
             let pairs = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
-            Choice::read(&Smap(pairs.collect()))
+            Wanted::read(&Smap(pairs.collect())).choice
         };
         assert_eq!(choice(&[]), Choice::Auto);
         assert_eq!(choice(&[("hw-offload", "false")]), Choice::Auto);
         assert_eq!(choice(&[("hw-offload", "true")]), Choice::All);
         assert_eq!(choice(&[("hw-offload", "true"), (EBPF, "auto")]), Choice::All);
-        assert_eq!(choice(&[("hw-offload", "true"), (EBPF, "False")]), Choice::Never);
+        assert_eq!(choice(&[("hw-offload", "true"), (EBPF, "False")]), Choice::All);
+        assert_eq!(choice(&[(EBPF, "false")]), Choice::Never);
         assert_eq!(choice(&[(EBPF, "true")]), Choice::All);
         assert_eq!(choice(&[(EBPF, "perhaps")]), Choice::Auto);
         assert!(is_known("AUTO") && !is_known("perhaps"));
@@ -110,5 +148,20 @@ mod tests {
         assert!(Choice::All.takes("netdev", &plain) && !Choice::Never.takes("system", &plain));
         // A pretended datapath has no devices.
         assert!(!Choice::Auto.takes("system", &options(&["--enable-dummy=override"])));
+    }
+    #[test]
+    fn settings_choose_back_ends() {
+        let wanted = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+            let wanted = Wanted::read(&Smap(pairs.collect()));
+            (wanted.ebpf, wanted.tc)
+        };
+        assert_eq!(wanted(&[]), (true, None));
+        assert_eq!(wanted(&[(TC_POLICY, "skip_hw")]), (true, None));
+        assert_eq!(wanted(&[("hw-offload", "true")]), (true, Some(TcPolicy::None)));
+        let tc = [("hw-offload", "true"), (EBPF, "false"), (TC_POLICY, "skip_sw")];
+        assert_eq!(wanted(&tc), (false, Some(TcPolicy::SkipSw)));
+        let odd = [("hw-offload", "true"), (TC_POLICY, "perhaps")];
+        assert_eq!(wanted(&odd), (true, Some(TcPolicy::None)));
     }
 }

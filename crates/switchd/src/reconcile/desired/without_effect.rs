@@ -53,7 +53,6 @@ const SETTINGS: &[Setting] = &[
     ("Open_vSwitch", OTHER, Condition::KeyIs("per-port-memory", "true"), Level::Info, "packets need no memory pools"),
     ("Open_vSwitch", OTHER, Condition::Key("shared-mempool-config"), Level::Info, "packets need no memory pools"),
     ("Open_vSwitch", OTHER, Condition::KeyIs("smc-enable", "true"), Level::Info, "there is no signature match cache"),
-    ("Open_vSwitch", OTHER, Condition::KeyNot("tc-policy", "none"), Level::Info, "flows go to no network card"),
     ("Open_vSwitch", OTHER, Condition::KeyNot("tx-flush-interval", "0"), Level::Info, "each burst is sent at once"),
     ("Bridge", "stp_enable", Condition::Column, Level::Warn, LOOP),
     ("Bridge", "rstp_enable", Condition::Column, Level::Warn, LOOP),

@@ -19,7 +19,7 @@ impl Report<'_> {
         let kind = &bridge.row.datapath_type;
         let offloaded = self
             .diverter
-            .filter(|d| d.takes(kind))
+            .filter(|d| d.is_ebpf() && d.takes(kind))
             .map(|_| (EBPF_KEY.to_owned(), "true".to_owned()));
         let columns = Columns::new()
             .with("datapath_id", Datum::optional(id))

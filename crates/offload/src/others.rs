@@ -1,10 +1,10 @@
-//! Devices at which other programs have work: these stay with workers.
+//! Devices at which other programs have work: these stay with workers, with every back end.
 //!
 //! A filter, an XDP program or a queueing discipline of another program expects the packets that it would see
 //! without offload. The program here would take packets that a filter behind it waits for, and would send
 //! packets past a discipline. So a device with one of them is left alone, as long as it has one.
 
-use super::load::Hook;
+use crate::filter::Hook;
 use aya::programs::{SchedClassifier, TcAttachType};
 use heddle_sys::device_programs::{DevicePrograms, FilterHook};
 use std::collections::{HashMap, HashSet};
@@ -12,28 +12,28 @@ use std::io;
 
 /// The reason why a device is left to workers.
 #[derive(Clone, Debug)]
-pub(super) struct Stays {
+pub(crate) struct Stays {
     /// Name of the port.
-    pub(super) name: String,
-    pub(super) why: String,
+    pub(crate) name: String,
+    pub(crate) why: String,
     /// Another program is at the device; the reason goes with that program.
-    pub(super) others: bool,
+    pub(crate) others: bool,
     /// The switch has listed the port since.
     listed: bool,
 }
 
 /// The state of one device.
 #[derive(Debug, Default)]
-pub(super) struct Look {
+pub(crate) struct Look {
     /// Why the device stays with workers, if it does.
-    pub(super) stays: Option<String>,
+    pub(crate) stays: Option<String>,
     /// No program waits for packets that are sent by the device: they may go to a veth's other end directly.
-    pub(super) direct: bool,
+    pub(crate) direct: bool,
 }
 
 /// Devices that stay with workers.
 #[derive(Debug, Default)]
-pub(super) struct Others {
+pub(crate) struct Others {
     programs: Option<DevicePrograms>,
     /// Queueing disciplines of other programs.
     disciplines: HashMap<u32, String>,
@@ -43,7 +43,7 @@ pub(super) struct Others {
 }
 
 impl Others {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             programs: DevicePrograms::new().ok(),
             ..Self::default()
@@ -51,19 +51,19 @@ impl Others {
     }
 
     /// Reads the queueing disciplines of all devices.
-    pub(super) fn read_disciplines(&mut self) {
+    pub(crate) fn read_disciplines(&mut self) {
         if let Some(Ok(all)) = self.programs.as_ref().map(DevicePrograms::set_disciplines) {
             self.disciplines = all;
         }
     }
 
     /// The queueing discipline of a device when they were read last.
-    pub(super) fn discipline(&self, ifindex: u32) -> Option<&str> {
+    pub(crate) fn discipline(&self, ifindex: u32) -> Option<&str> {
         self.disciplines.get(&ifindex).map(String::as_str)
     }
 
     /// Looks at a device at whose `hook` the program is to be.
-    pub(super) fn look(&self, name: &str, ifindex: u32, hook: Hook) -> io::Result<Look> {
+    pub(crate) fn look(&self, name: &str, ifindex: u32, hook: Hook) -> io::Result<Look> {
         let Some(all) = &self.programs else {
             return Ok(Look::default());
         };
@@ -86,7 +86,7 @@ impl Others {
     }
 
     /// Leaves a device to workers.
-    pub(super) fn leave(&mut self, name: &str, ifindex: u32, why: &str, others: bool) {
+    pub(crate) fn leave(&mut self, name: &str, ifindex: u32, why: &str, others: bool) {
         self.freed.remove(&ifindex);
         let stays = Stays {
             name: name.to_owned(),
@@ -98,19 +98,19 @@ impl Others {
     }
 
     /// The program has the device.
-    pub(super) fn taken(&mut self, ifindex: u32) {
+    pub(crate) fn taken(&mut self, ifindex: u32) {
         self.freed.remove(&ifindex);
         self.devices.remove(&ifindex);
     }
 
     /// The reason of a device has gone.
-    pub(super) fn free(&mut self, ifindex: u32) {
+    pub(crate) fn free(&mut self, ifindex: u32) {
         self.devices.remove(&ifindex);
         self.freed.insert(ifindex);
     }
 
     /// Forgets devices that were listed and are listed no more.
-    pub(super) fn keep_only(&mut self, is_listed: impl Fn(u32) -> bool) {
+    pub(crate) fn keep_only(&mut self, is_listed: impl Fn(u32) -> bool) {
         self.devices.retain(|ifindex, stays| {
             let listed = is_listed(*ifindex);
             let keep = listed || !stays.listed;
@@ -120,16 +120,16 @@ impl Others {
         self.freed.retain(|ifindex| is_listed(*ifindex));
     }
 
-    pub(super) fn of(&self, ifindex: u32) -> Option<&Stays> {
+    pub(crate) fn of(&self, ifindex: u32) -> Option<&Stays> {
         self.devices.get(&ifindex)
     }
 
-    pub(super) fn is_freed(&self, ifindex: u32) -> bool {
+    pub(crate) fn is_freed(&self, ifindex: u32) -> bool {
         self.freed.contains(&ifindex)
     }
 
     /// Names and reasons, in the order of names.
-    pub(super) fn all(&self) -> Vec<(String, String)> {
+    pub(crate) fn all(&self) -> Vec<(String, String)> {
         let mut all: Vec<_> = self
             .devices
             .values()

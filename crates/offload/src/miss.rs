@@ -1,0 +1,91 @@
+//! Miss devices: the way of packets that a back end does not forward to the switch.
+//!
+//! Each diverted device has a *miss device*: a tap that only the kernel's filters send to. The switch reads
+//! from it the packets that the port received and no filter forwarded, with GSO packets and unfinished
+//! checksums unchanged. One tap per port shows the port without a byte in the packet. It has its own queue,
+//! so the misses of one port take no room of another's. The port's own receive queue reads it.
+//!
+//! The miss devices of a switch are one group of devices ([`group_of`]). They are removed together when the
+//! process ends, and if it was killed, when the next one starts. Otherwise the kernel removes each when it is
+//! closed, and waits for its readers (RCU) each time. The next process would wait for the ports.
+
+use heddle_sys::{LinkCtl, TapLinks, TapOpen, TapQueue};
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longest wait of all claims for the end of an earlier process.
+pub(crate) const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Interval between attempts to claim a device.
+const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The miss device of a device.
+fn miss_name(ifindex: u32) -> String {
+    format!("hdm{ifindex}")
+}
+
+/// Claims a device for this process, as long as the returned socket lives. The claim is a name among the
+/// abstract sockets of the network namespace, which ends with its process. The kernel may still be ending an
+/// earlier process, so a claim waits. All claims together wait for `timeout` at most.
+pub(crate) fn claim(ifindex: u32, timeout: &mut Duration) -> io::Result<UnixDatagram> {
+    let name = SocketAddr::from_abstract_name(format!("heddle-divert-{ifindex}"))?;
+    loop {
+        match UnixDatagram::bind_addr(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && !timeout.is_zero() => {
+                std::thread::sleep(CLAIM_INTERVAL);
+                *timeout = timeout.saturating_sub(CLAIM_INTERVAL);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                return Err(io::Error::new(
+                    io::ErrorKind::ResourceBusy,
+                    "another switch on this machine has the device",
+                ));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// The group of the miss devices of the switch with this owner number.
+pub(crate) fn group_of(owner: u64) -> u32 {
+    // Half of a random number. Group 0 is that of all other devices; some tools print large ones as negative.
+    #[allow(clippy::cast_possible_truncation)]
+    let low = owner as u32;
+    low & 0x3fff_ffff | 0x4000_0000
+}
+
+/// Removes all miss devices of a group.
+pub(crate) fn remove_miss_devices(group: u32) {
+    if let Err(error) = TapLinks::new(None).and_then(|links| links.remove_group(group)) {
+        log::debug!(target: "netdev_offload", "miss devices are removed one by one ({error})");
+    }
+}
+
+/// The miss device of one device; it is removed with its last queue.
+#[derive(Debug)]
+pub(crate) struct MissDevice {
+    /// Queue that the port reads.
+    pub(crate) tap: Arc<TapQueue>,
+    /// Index.
+    pub(crate) ifindex: u32,
+}
+
+impl MissDevice {
+    /// Makes the miss device of device `ifindex`.
+    pub(crate) fn make(ifindex: u32, group: u32) -> io::Result<Self> {
+        let name = miss_name(ifindex);
+        let tap = TapOpen::new(&name).new_only(true).open()?;
+        tap.enable_offloads();
+        // The host's stack must not send on the miss device.
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+        let index = LinkCtl::new()?.ifindex(&name)?;
+        TapLinks::new(None)?.bring_up(index, group)?;
+        Ok(Self {
+            tap: Arc::new(tap),
+            ifindex: index,
+        })
+    }
+}

@@ -1,0 +1,311 @@
+//! The steps of a rule as actions of tc.
+//!
+//! * An output is `mirred`: a redirection for the last step, otherwise a copy. Internal ports are refused: at
+//!   the ingress of their device, `mirred` leaves the mark of a packet for another host, which the host's stack
+//!   drops. To mark all as the host's (`skbedit`) would give it packets of other hosts.
+//! * Rewrites are `pedit`, then `csum` of the checksums that they change. `csum` sums over a packet's bytes,
+//!   so it makes a wrong checksum of TCP or UDP a right one. Rewrites of an IPv4 header alone, and of
+//!   Ethernet addresses, do not need that.
+//! * A dropped packet is `gact drop`.
+//! * The first action carries the cookie ([`Cookie`]).
+//!
+//! **Addresses.** `csum` leaves GSO packets alone, and `pedit` does not know of checksums. The sum of the
+//! addresses that a GSO packet carries would become wrong, and so would the checksums of its segments. The
+//! action `nat` mends that sum. It needs the old address, and it rewrites addresses inside ICMP errors, too. So
+//! IPv4 addresses of TCP and UDP are rewritten where the rule matches the whole old one; other rules are
+//! refused. A filter that only a card runs has `pedit`, since cards do not take `nat`.
+
+use super::attrs::{self, Base, Word};
+use crate::rule::VLAN_PRESENT;
+use crate::{Op, Rule, Why};
+use heddle_datapath_api::PortNo;
+use netlink_packet_route::tc::{
+    TcAction, TcActionAttribute, TcActionGeneric, TcActionMirrorOption, TcActionNatOption, TcActionOption,
+    TcActionType, TcMirror, TcMirrorActionType, TcNat, TcNatFlags,
+};
+use std::net::Ipv4Addr;
+
+/// Maximum number of actions of a filter (`TCA_ACT_MAX_PRIO`).
+const MAX_ACTIONS: usize = 32;
+const IPV4: u16 = 0x0800;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
+
+/// Owner and era of a filter: 16 bytes at its first action.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Cookie {
+    /// Number of the switch's run directory.
+    pub(super) owner: u64,
+    /// Number of the process, among those whose filters are there.
+    pub(super) era: u32,
+}
+
+impl Cookie {
+    const MAGIC: [u8; 4] = heddle_sys::ingress::FLOW_COOKIE;
+
+    pub(super) fn bytes(self) -> Vec<u8> {
+        let mut bytes = Self::MAGIC.to_vec();
+        bytes.extend(self.owner.to_be_bytes());
+        bytes.extend(self.era.to_be_bytes());
+        bytes
+    }
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(&Self::MAGIC)?;
+        let (owner, rest) = rest.split_first_chunk::<8>()?;
+        Some(Self {
+            owner: u64::from_be_bytes(*owner),
+            era: u32::from_be_bytes(*rest.first_chunk::<4>()?),
+        })
+    }
+}
+
+/// The actions of a rule. `card_only`: no packet meets them in the kernel. `device`: the index of a port's device.
+///
+/// # Errors
+/// The reason why tc cannot do the steps.
+pub(super) fn of(
+    rule: &Rule,
+    cookie: Cookie,
+    card_only: bool,
+    device: impl Fn(PortNo) -> Option<u32>,
+) -> Result<Vec<TcAction>, Why> {
+    let mut all = Vec::new();
+    let mut edits = Edits::new(rule);
+    let mut ops = rule.ops.iter().peekable();
+    while let Some(op) = ops.next() {
+        match op {
+            Op::Output(no) => {
+                edits.flush(&mut all);
+                let to = device(*no).ok_or(Why::OutPort)?;
+                all.push(mirred(to, ops.peek().is_none()));
+            }
+            Op::PopVlan => {
+                edits.flush(&mut all);
+                match ops.peek() {
+                    Some(Op::PushVlan(tci)) => {
+                        all.push(attrs::vlan_modify(tci & !VLAN_PRESENT));
+                        ops.next();
+                    }
+                    _ => all.push(attrs::vlan_pop()),
+                }
+            }
+            Op::PushVlan(tci) => {
+                edits.flush(&mut all);
+                all.push(attrs::vlan_push(tci & !VLAN_PRESENT));
+            }
+            Op::Ipv4Src(new) if !card_only => {
+                edits.flush(&mut all);
+                all.push(edits.nat(true, *new)?);
+            }
+            Op::Ipv4Dst(new) if !card_only => {
+                edits.flush(&mut all);
+                all.push(edits.nat(false, *new)?);
+            }
+            Op::Ct(_) | Op::CtClear => return Err(Why::Action("ct (through tc)")),
+            Op::Recirc(_) => return Err(Why::Action("recirc (through tc)")),
+            Op::Encap | Op::Decap(_) => return Err(Why::Tunnel("is not offloaded through tc")),
+            other => edits.add(other)?,
+        }
+    }
+    if all.is_empty() {
+        all.push(attrs::gact(attrs::TC_ACT_SHOT));
+    }
+    if all.len() > MAX_ACTIONS {
+        return Err(Why::TooManyActions);
+    }
+    number(&mut all, cookie);
+    Ok(all)
+}
+
+/// The actions that hand a packet to a miss device.
+pub(super) fn to_miss_device(ifindex: u32, cookie: Cookie) -> Vec<TcAction> {
+    let mut all = vec![mirred(ifindex, true)];
+    number(&mut all, cookie);
+    all
+}
+
+/// Gives actions their places, which begin at 1, and the first its cookie.
+fn number(all: &mut [TcAction], cookie: Cookie) {
+    for (n, action) in (1..).zip(all.iter_mut()) {
+        action.tab = n;
+    }
+    if let Some(first) = all.first_mut() {
+        first.attributes.push(TcActionAttribute::Cookie(cookie.bytes()));
+    }
+}
+
+fn mirred(ifindex: u32, is_last: bool) -> TcAction {
+    let mut generic = TcActionGeneric::default();
+    generic.action = match is_last {
+        true => TcActionType::Stolen,
+        false => TcActionType::Pipe,
+    };
+    let mut mirror = TcMirror::default();
+    mirror.generic = generic;
+    mirror.eaction = match is_last {
+        true => TcMirrorActionType::EgressRedir,
+        false => TcMirrorActionType::EgressMirror,
+    };
+    mirror.ifindex = ifindex;
+    let mut action = TcAction::default();
+    action.attributes = vec![
+        TcActionAttribute::Kind("mirred".to_owned()),
+        TcActionAttribute::Options(vec![TcActionOption::Mirror(TcActionMirrorOption::Parms(mirror))]),
+    ];
+    action
+}
+
+/// The action `nat`, which rewrites one address.
+fn nat(is_src: bool, old: [u8; 4], new: [u8; 4]) -> TcAction {
+    let mut generic = TcActionGeneric::default();
+    generic.action = TcActionType::Pipe;
+    let mut nat = TcNat::default();
+    nat.generic = generic;
+    (nat.old_addr, nat.new_addr) = (old.into(), new.into());
+    nat.mask = Ipv4Addr::BROADCAST;
+    // tc's word: packets that leave have their source rewritten.
+    nat.flags = if is_src {
+        TcNatFlags::Egress
+    } else {
+        TcNatFlags::empty()
+    };
+    let mut action = TcAction::default();
+    action.attributes = vec![
+        TcActionAttribute::Kind("nat".to_owned()),
+        TcActionAttribute::Options(vec![TcActionOption::Nat(TcActionNatOption::Parms(nat))]),
+    ];
+    action
+}
+
+/// Rewrites that wait for the next step of another kind.
+struct Edits {
+    words: Vec<Word>,
+    /// Checksums that they change.
+    sums: u32,
+    is_v4: bool,
+    proto: Option<u8>,
+    /// Addresses of IPv4 as the packet has them at this step, where they are known.
+    src: Option<[u8; 4]>,
+    dst: Option<[u8; 4]>,
+}
+
+impl Edits {
+    fn new(rule: &Rule) -> Self {
+        let known = |key: &[u8; 16], mask: &[u8; 16]| {
+            let first = key.first_chunk::<4>()?;
+            mask.starts_with(&[0xff; 4]).then_some(*first)
+        };
+        Self {
+            words: Vec::new(),
+            sums: 0,
+            is_v4: rule.key.dl_type == IPV4,
+            proto: (rule.mask.nw_proto == u8::MAX).then_some(rule.key.nw_proto),
+            src: known(&rule.key.src, &rule.mask.src),
+            dst: known(&rule.key.dst, &rule.mask.dst),
+        }
+    }
+    fn flush(&mut self, all: &mut Vec<TcAction>) {
+        let words = std::mem::take(&mut self.words);
+        if words.is_empty() {
+            return;
+        }
+        all.push(attrs::pedit(&words));
+        match std::mem::take(&mut self.sums) {
+            0 => {}
+            sums => all.push(attrs::csum(sums)),
+        }
+    }
+    /// Rewrites bytes from an offset on.
+    fn write(&mut self, base: Base, at: u32, bytes: &[u8], masks: &[u8]) {
+        let mut at = at;
+        let mut both = bytes.iter().zip(masks).peekable();
+        while both.peek().is_some() {
+            let mut word = Word {
+                base,
+                at: at & !3,
+                value: [0; 4],
+                mask: [0; 4],
+            };
+            let from = (at & 3) as usize;
+            for (i, (byte, mask)) in (from..4).zip(both.by_ref()) {
+                (word.value[i], word.mask[i]) = (*byte, *mask);
+            }
+            at = (at & !3) + 4;
+            self.words.push(word);
+        }
+    }
+    /// The checksums of TCP, UDP and ICMPv6 that sum over an IPv6 header: those of the rule's packets.
+    fn sums_of_ipv6(&self) -> u32 {
+        match self.proto {
+            Some(TCP) => attrs::CSUM_TCP,
+            Some(UDP) => attrs::CSUM_UDP,
+            Some(ICMPV6 | ICMP) => attrs::CSUM_ICMP,
+            Some(_) => 0,
+            None => attrs::CSUM_TCP | attrs::CSUM_UDP | attrs::CSUM_ICMP,
+        }
+    }
+    fn add(&mut self, op: &Op) -> Result<(), Why> {
+        match op {
+            Op::EthDst(mac) => self.write(Base::Eth, 0, mac, &[0xff; 6]),
+            Op::EthSrc(mac) => self.write(Base::Eth, 6, mac, &[0xff; 6]),
+            Op::Tos { value, mask } if self.is_v4 => {
+                self.write(Base::Ipv4, 1, &[*value], &[*mask]);
+                self.sums |= attrs::CSUM_IPV4;
+            }
+            Op::Tos { value, mask } => {
+                let halves = |v: u8| [v >> 4, v << 4];
+                self.write(Base::Ipv6, 0, &halves(*value), &halves(*mask));
+                self.sums |= self.sums_of_ipv6();
+            }
+            Op::Ttl(ttl) if self.is_v4 => {
+                self.write(Base::Ipv4, 8, &[*ttl], &[0xff]);
+                self.sums |= attrs::CSUM_IPV4;
+            }
+            Op::Ttl(ttl) => {
+                self.write(Base::Ipv6, 7, &[*ttl], &[0xff]);
+                self.sums |= self.sums_of_ipv6();
+            }
+            Op::L4Src(port) => self.port(0, *port)?,
+            Op::L4Dst(port) => self.port(2, *port)?,
+            Op::Ipv4Src(address) => self.address(12, address),
+            Op::Ipv4Dst(address) => self.address(16, address),
+            Op::Ipv6Word { .. } => return Err(Why::Action("set(ipv6 address, through tc)")),
+            _ => return Err(Why::Action("of that kind (through tc)")),
+        }
+        Ok(())
+    }
+    /// Rewrites the source of IPv4, or its destination.
+    fn nat(&mut self, is_src: bool, new: [u8; 4]) -> Result<TcAction, Why> {
+        let known = if is_src { &mut self.src } else { &mut self.dst };
+        let old = known.replace(new);
+        match (self.proto, old) {
+            (Some(TCP | UDP), Some(old)) => Ok(nat(is_src, old, new)),
+            _ => Err(Why::Action(
+                "set(ipv4 address that is not matched, or not of TCP or UDP; through tc)",
+            )),
+        }
+    }
+    /// Rewrites an address in a card.
+    fn address(&mut self, at: u32, address: &[u8; 4]) {
+        self.write(Base::Ipv4, at, address, &[0xff; 4]);
+        let l4 = match self.proto {
+            Some(TCP) => attrs::CSUM_TCP,
+            Some(UDP) => attrs::CSUM_UDP,
+            Some(_) => 0,
+            None => attrs::CSUM_TCP | attrs::CSUM_UDP,
+        };
+        self.sums |= attrs::CSUM_IPV4 | l4;
+    }
+    fn port(&mut self, at: u32, port: u16) -> Result<(), Why> {
+        let (base, sum) = match self.proto {
+            Some(TCP) => (Base::Tcp, attrs::CSUM_TCP),
+            Some(UDP) => (Base::Udp, attrs::CSUM_UDP),
+            _ => return Err(Why::Partly),
+        };
+        self.write(base, at, &port.to_be_bytes(), &[0xff; 2]);
+        self.sums |= sum;
+        Ok(())
+    }
+}

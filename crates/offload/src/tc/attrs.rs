@@ -1,0 +1,176 @@
+//! Attributes and actions of tc that `netlink-packet-route` has no types for, written with its traits:
+//! `gact`, `vlan`, `pedit`, `csum`, and the number of VLAN tags of `flower`. Layouts are those of
+//! `linux/tc_act/tc_*.h` and `linux/pkt_cls.h`.
+
+use netlink_packet_core::{DefaultNla, Emitable as _, NLA_F_NESTED};
+use netlink_packet_route::tc::{TcAction, TcActionAttribute, TcActionOption};
+
+/// Control values of actions: drop, continue with the next action.
+pub(super) const TC_ACT_SHOT: u32 = 2;
+pub(super) const TC_ACT_PIPE: u32 = 3;
+
+/// Attribute of a filter: which parts a dump has.
+const TCA_DUMP_FLAGS: u16 = 15;
+/// `TCA_DUMP_FLAGS_TERSE` as a `struct nla_bitfield32`: value and selector.
+const TERSE: [u32; 2] = [1, 1];
+/// Attribute of flower (Linux 5.19).
+const TCA_FLOWER_KEY_NUM_OF_VLANS: u16 = 102;
+
+const TCA_GACT_PARMS: u16 = 2;
+const TCA_CSUM_PARMS: u16 = 1;
+const TCA_VLAN_PARMS: u16 = 2;
+const TCA_VLAN_PUSH_VLAN_ID: u16 = 3;
+const TCA_VLAN_PUSH_VLAN_PROTOCOL: u16 = 4;
+const TCA_VLAN_PUSH_VLAN_PRIORITY: u16 = 6;
+const TCA_VLAN_ACT_POP: u32 = 1;
+const TCA_VLAN_ACT_PUSH: u32 = 2;
+const TCA_VLAN_ACT_MODIFY: u32 = 3;
+const TCA_PEDIT_PARMS_EX: u16 = 4;
+const TCA_PEDIT_KEYS_EX: u16 = 5;
+const TCA_PEDIT_KEY_EX: u16 = 6;
+const TCA_PEDIT_KEY_EX_HTYPE: u16 = 1;
+const TCA_PEDIT_KEY_EX_CMD: u16 = 2;
+
+/// Checksums that `csum` updates (`TCA_CSUM_UPDATE_FLAG_*`).
+pub(super) const CSUM_IPV4: u32 = 1;
+pub(super) const CSUM_ICMP: u32 = 2;
+pub(super) const CSUM_TCP: u32 = 8;
+pub(super) const CSUM_UDP: u32 = 16;
+
+/// Header that an offset of `pedit` counts from (`TCA_PEDIT_KEY_EX_HDR_TYPE_*`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Base {
+    Eth = 1,
+    Ipv4 = 2,
+    Ipv6 = 3,
+    Tcp = 4,
+    Udp = 5,
+}
+
+/// One rewritten word of 32 bits, in network order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Word {
+    pub(super) base: Base,
+    /// Offset in the header, bytes; a multiple of four.
+    pub(super) at: u32,
+    pub(super) value: [u8; 4],
+    /// Bits that are rewritten.
+    pub(super) mask: [u8; 4],
+}
+
+/// `struct tc_gen` of a new action.
+fn general(control: u32) -> Vec<u8> {
+    let words = [0, 0, control, 0, 0];
+    words.iter().flat_map(|w| u32::to_ne_bytes(*w)).collect()
+}
+
+fn action(kind: &str, options: Vec<DefaultNla>) -> TcAction {
+    let mut action = TcAction::default();
+    let options = options.into_iter().map(TcActionOption::Other).collect();
+    action.attributes = vec![
+        TcActionAttribute::Kind(kind.to_owned()),
+        TcActionAttribute::Options(options),
+    ];
+    action
+}
+
+fn nest(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
+    let mut bytes = vec![0; inner.buffer_len()];
+    inner.emit(&mut bytes);
+    DefaultNla::new(kind | NLA_F_NESTED, bytes)
+}
+
+/// `gact` with this control value.
+pub(super) fn gact(control: u32) -> TcAction {
+    action("gact", vec![DefaultNla::new(TCA_GACT_PARMS, general(control))])
+}
+
+/// `csum` of these checksums (`CSUM_*`).
+pub(super) fn csum(which: u32) -> TcAction {
+    let mut parms = general(TC_ACT_PIPE);
+    parms.extend(which.to_ne_bytes());
+    action("csum", vec![DefaultNla::new(TCA_CSUM_PARMS, parms)])
+}
+
+fn vlan(what: u32, tci: Option<u16>) -> TcAction {
+    let mut parms = general(TC_ACT_PIPE);
+    parms.extend(what.to_ne_bytes());
+    let mut options = vec![DefaultNla::new(TCA_VLAN_PARMS, parms)];
+    if let Some(tci) = tci {
+        let priority = u8::try_from(tci >> 13).unwrap_or(0);
+        options.push(DefaultNla::new(
+            TCA_VLAN_PUSH_VLAN_ID,
+            (tci & 0xfff).to_ne_bytes().to_vec(),
+        ));
+        options.push(DefaultNla::new(
+            TCA_VLAN_PUSH_VLAN_PROTOCOL,
+            0x8100_u16.to_be_bytes().to_vec(),
+        ));
+        options.push(DefaultNla::new(TCA_VLAN_PUSH_VLAN_PRIORITY, vec![priority]));
+    }
+    action("vlan", options)
+}
+
+/// Pops the tag.
+pub(super) fn vlan_pop() -> TcAction {
+    vlan(TCA_VLAN_ACT_POP, None)
+}
+
+/// Pushes a tag of 802.1Q.
+pub(super) fn vlan_push(tci: u16) -> TcAction {
+    vlan(TCA_VLAN_ACT_PUSH, Some(tci))
+}
+
+/// Replaces VLAN id and priority of the tag.
+pub(super) fn vlan_modify(tci: u16) -> TcAction {
+    vlan(TCA_VLAN_ACT_MODIFY, Some(tci))
+}
+
+/// `pedit` of these words, in order.
+pub(super) fn pedit(words: &[Word]) -> TcAction {
+    let mut parms = general(TC_ACT_PIPE);
+    let n = u8::try_from(words.len()).unwrap_or(u8::MAX);
+    parms.extend([n, 0, 0, 0]);
+    for word in words.iter().take(usize::from(n)) {
+        // The kernel keeps the bits of the mask, and the value is zero outside of the others.
+        let keep = word.mask.map(|b| !b);
+        let value: Vec<u8> = word.value.iter().zip(word.mask).map(|(v, m)| v & m).collect();
+        parms.extend(keep);
+        parms.extend(value);
+        parms.extend(word.at.to_ne_bytes());
+        // Offsets that depend on the packet are not used.
+        parms.extend([0; 12]);
+    }
+    let keys: Vec<DefaultNla> = words
+        .iter()
+        .take(usize::from(n))
+        .map(|word| {
+            let base = word.base as u16;
+            nest(
+                TCA_PEDIT_KEY_EX,
+                &[
+                    DefaultNla::new(TCA_PEDIT_KEY_EX_HTYPE, base.to_ne_bytes().to_vec()),
+                    DefaultNla::new(TCA_PEDIT_KEY_EX_CMD, 0_u16.to_ne_bytes().to_vec()),
+                ],
+            )
+        })
+        .collect();
+    action(
+        "pedit",
+        vec![
+            DefaultNla::new(TCA_PEDIT_PARMS_EX, parms),
+            nest(TCA_PEDIT_KEYS_EX, &keys),
+        ],
+    )
+}
+
+/// Match on the number of VLAN tags.
+pub(super) fn num_of_vlans(n: u8) -> DefaultNla {
+    DefaultNla::new(TCA_FLOWER_KEY_NUM_OF_VLANS, vec![n])
+}
+
+/// Request for a dump that leaves out the keys.
+pub(super) fn terse() -> DefaultNla {
+    let bytes = TERSE.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    DefaultNla::new(TCA_DUMP_FLAGS, bytes)
+}

@@ -1,0 +1,418 @@
+//! Filters come, change and go.
+//!
+//! **Invariants.** A flow's filter has the handle of the flow, plus one. It has the first of two priorities
+//! for its EtherType, or the second after an odd number of changes: a change adds the new filter at the other
+//! priority and then removes the old one, so a packet always finds one of the two. The kernel acknowledges
+//! each step before the next.
+//!
+//! **Counts.** The first action of a filter counts its packets. The kernel reports the counts when it removes
+//! a filter, and removes it right then: packets of the microsecond between are forwarded, but not counted.
+//! The kernel counts no Ethernet header and no tag; they are added. It counts the segments of a GSO packet.
+//!
+//! **End of old actions.** A packet that found a removed filter may still be on its way through its actions.
+//! [`State::settle`] waits for these packets.
+
+use super::TcPolicy;
+use super::actions::{self, Cookie};
+use super::keys::Keys;
+use super::leftovers::{self, Leftover};
+use super::message::{self, Counted, Place, Reported};
+use super::ports::Device;
+use crate::miss::{self, CLAIM_TIMEOUT};
+use crate::others::Others;
+use crate::rule::VLAN_PRESENT;
+use crate::{Handle, Rule, Why};
+use heddle_datapath_api::{FlowCounts, PortNo};
+use heddle_sys::route_batch::{RouteBatch, RouteRequest};
+use heddle_sys::shared_words;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, GetTrafficFilter, NewTrafficFilter};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+/// Longest wait for the kernel's reply.
+pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
+/// Length of an Ethernet header and of a tag, bytes.
+const ETHERNET_LEN: u64 = 14;
+const TAG_LEN: u64 = 4;
+/// EtherTypes of filters: each has two priorities.
+const PROTOCOLS: [u16; 3] = [0x0800, 0x86dd, 0x8100];
+/// Priorities that one process uses.
+pub(super) const PRIORITIES: u16 = 2 * PROTOCOLS.len() as u16;
+/// Lowest place of filters of flows: right before the other filters of the switch.
+pub(super) const LAST_PRIORITY: u16 = 0x4842;
+
+/// Device that packets to a port are sent by, and come in by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way {
+    pub(super) ifindex: u32,
+    pub(super) mtu: u32,
+    pub(super) internal: bool,
+}
+
+struct Installed {
+    place: Place,
+    /// The second of the two priorities.
+    second: bool,
+    /// Bytes of a packet that the kernel does not count.
+    uncounted: u64,
+    read: Counted,
+    /// The last counts of a filter that was removed with its device's other filters.
+    last: Option<Counted>,
+}
+
+pub(super) struct State {
+    pub(super) batch: RouteBatch,
+    pub(super) cookie: Cookie,
+    /// First of this process's priorities.
+    pub(super) priority: u16,
+    pub(super) policy: TcPolicy,
+    /// This back end diverts devices itself.
+    pub(super) alone: bool,
+    /// Group of the miss devices.
+    pub(super) group: u32,
+    pub(super) ways: HashMap<u32, Way>,
+    /// Devices whose filters are here, by their index.
+    pub(super) devices: HashMap<u32, Device>,
+    /// Devices that came or went since ports were set last.
+    pub(super) fresh: Vec<u32>,
+    pub(super) claim_timeout: Duration,
+    pub(super) others: Others,
+    pub(super) rounds: u32,
+    installed: HashMap<Handle, Installed>,
+    pub(super) leftovers: Vec<Leftover>,
+    /// Filters were removed since the last call of [`State::settle`].
+    unsettled: bool,
+    refused: u64,
+    lost: u64,
+}
+
+/// The reason of a refusal.
+pub(super) fn why(error: &io::Error) -> Why {
+    let errno = error.raw_os_error().unwrap_or(Errno::TIMEDOUT.raw_os_error());
+    match Errno::from_raw_os_error(errno) {
+        Errno::NOSPC => Why::Full,
+        Errno::NODEV => Why::InPort,
+        _ => Why::Refused(errno),
+    }
+}
+
+impl State {
+    pub(super) fn new(owner: u64, policy: TcPolicy, alone: bool) -> io::Result<Self> {
+        Ok(Self {
+            batch: RouteBatch::new(REPLY_TIMEOUT)?,
+            cookie: Cookie { owner, era: 1 },
+            priority: LAST_PRIORITY - PRIORITIES + 1,
+            policy,
+            alone,
+            group: miss::group_of(owner),
+            ways: HashMap::new(),
+            devices: HashMap::new(),
+            fresh: Vec::new(),
+            claim_timeout: CLAIM_TIMEOUT,
+            others: Others::new(),
+            rounds: 0,
+            installed: HashMap::new(),
+            leftovers: Vec::new(),
+            unsettled: false,
+            refused: 0,
+            lost: 0,
+        })
+    }
+
+    /// Takes over the filters of an earlier process. They forward until [`State::drop_adopted`], behind the
+    /// filters of this process.
+    pub(super) fn adopt(&mut self) {
+        let (mine, rest) = leftovers::adopt(&mut self.batch, self.cookie.owner, self.alone);
+        self.leftovers = rest;
+        (self.cookie.era, self.priority) = mine;
+        let flows = self.adopted();
+        if flows > 0 {
+            log::info!(target: "netdev_offload", "tc: {flows} filters of an earlier process forward until others take their place");
+        }
+    }
+    pub(super) fn adopted(&self) -> usize {
+        self.leftovers.iter().filter(|l| !l.is_miss).count()
+    }
+
+    // -- requests
+
+    /// Sends one request; gives back what the kernel reports about the filter.
+    pub(super) fn ask(&mut self, request: RouteRequest) -> io::Result<Option<Reported>> {
+        let mut reported = None;
+        let results = self.batch.send(vec![request], &mut |reply| {
+            reported = reported.or_else(|| message::read(reply.payload));
+        })?;
+        results.into_iter().next().unwrap_or(Ok(())).map(|()| reported)
+    }
+
+    /// Adds the filter of a rule at a place.
+    fn add(&mut self, place: Place, keys: Keys, rule: &Rule) -> Result<(), Why> {
+        let ways = &self.ways;
+        let card_only = self.policy == TcPolicy::SkipSw;
+        let device = |no: PortNo| ways.get(&no.0).map(|way| way.ifindex);
+        let actions = actions::of(rule, self.cookie, card_only, device)?;
+        let flags = match self.policy {
+            TcPolicy::None => 0,
+            TcPolicy::SkipSw => message::SKIP_SW,
+            TcPolicy::SkipHw => message::SKIP_HW,
+        };
+        let wants_card = self.wants_card();
+        let request = RouteRequest {
+            message: NewTrafficFilter(place.filter(keys.keys, actions, flags)),
+            // The reply tells whether the card has it.
+            flags: NLM_F_CREATE | NLM_F_EXCL | if wants_card { NLM_F_ECHO } else { 0 },
+        };
+        match self.ask(request) {
+            Ok(reported) if wants_card && !reported.is_some_and(|r| r.in_hw) => {
+                self.refused += 1;
+                self.take_off(place);
+                Err(Why::NotInCard)
+            }
+            Ok(_) => Ok(()),
+            Err(error) => {
+                self.refused += 1;
+                if error.raw_os_error().is_none() {
+                    // The filter may be there.
+                    self.take_off(place);
+                }
+                Err(why(&error))
+            }
+        }
+    }
+    /// Removes a filter; returns its last counts.
+    fn take_off(&mut self, place: Place) -> Option<Counted> {
+        self.unsettled = true;
+        let request = |flags| RouteRequest {
+            message: DelTrafficFilter(place.named()),
+            flags,
+        };
+        match self.ask(request(NLM_F_ECHO)) {
+            Ok(reported) => reported.map(|r| r.counted),
+            Err(_) => {
+                // The report may be too long for the kernel, which keeps the filter then. Or it is gone.
+                let _ = self.ask(request(0));
+                None
+            }
+        }
+    }
+
+    // -- flows
+
+    fn place(&self, at: Handle, ifindex: u32, protocol: u16, second: bool) -> Place {
+        let index = PROTOCOLS.iter().position(|p| *p == protocol).unwrap_or(0);
+        let offset = u16::try_from(2 * index).unwrap_or(0) + u16::from(second);
+        Place {
+            ifindex,
+            chain: 0,
+            priority: self.priority + offset,
+            protocol,
+            handle: at.wrapping_add(1),
+        }
+    }
+    /// Whether a packet may be too long for one of the outputs.
+    fn fits(&self, rule: &Rule, way: Way) -> bool {
+        let limit = |mtu: u32| if mtu == 0 { u32::MAX } else { mtu };
+        let outputs = rule.outputs().filter_map(|no| self.ways.get(&no.0));
+        outputs.into_iter().all(|out| limit(way.mtu) <= limit(out.mtu))
+    }
+    /// The device of a rule's input port.
+    fn input(&self, rule: &Rule) -> Result<Way, Why> {
+        if rule.tunnel || rule.outer.is_some() {
+            return Err(Why::Tunnel("is not offloaded through tc"));
+        }
+        let way = *self.ways.get(&rule.in_port.0).ok_or(Why::InPort)?;
+        if way.internal {
+            return Err(Why::InternalPort);
+        }
+        if !self.devices.contains_key(&way.ifindex) {
+            let left = self.others.of(way.ifindex).map(|_| Why::LeftPort);
+            return Err(left.unwrap_or(Why::InPort));
+        }
+        if !self.serves(way.ifindex) {
+            return Err(Why::InPort);
+        }
+        if rule.key.recirc != 0 {
+            return Err(Why::Connection);
+        }
+        if rule.outputs().any(|no| !self.ways.contains_key(&no.0)) {
+            return Err(Why::OutPort);
+        }
+        let is_internal = |no: PortNo| self.ways.get(&no.0).is_some_and(|way| way.internal);
+        if rule.outputs().any(is_internal) {
+            return Err(Why::InternalPort);
+        }
+        if !self.fits(rule, way) {
+            return Err(Why::Mtu);
+        }
+        Ok(way)
+    }
+    pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+        let way = self.input(rule)?;
+        let keys = Keys::of(rule)?;
+        let place = self.place(at, way.ifindex, keys.protocol, false);
+        self.add(place, keys, rule)?;
+        let tagged = rule.key.vlan & VLAN_PRESENT != 0;
+        let installed = Installed {
+            place,
+            second: false,
+            uncounted: ETHERNET_LEN + if tagged { TAG_LEN } else { 0 },
+            read: Counted::default(),
+            last: None,
+        };
+        self.installed.insert(at, installed);
+        self.count_flows(way.ifindex, 1);
+        Ok(())
+    }
+    fn count_flows(&mut self, ifindex: u32, n: isize) {
+        if let Some(device) = self.devices.get_mut(&ifindex) {
+            device.flows = device.flows.saturating_add_signed(n);
+        }
+    }
+    pub(super) fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
+        let Some(old) = self.installed.get(&at) else {
+            let gone = Why::Refused(Errno::NOENT.raw_os_error());
+            return (FlowCounts::default(), Err(gone));
+        };
+        let second = !old.second;
+        let done = self.input(rule).and_then(|way| {
+            let keys = Keys::of(rule)?;
+            let place = self.place(at, way.ifindex, keys.protocol, second);
+            self.add(place, keys, rule).map(|()| place)
+        });
+        let place = match done {
+            Ok(place) => place,
+            Err(why) => return (self.remove(at), Err(why)),
+        };
+        let counts = self.remove(at);
+        let uncounted = match place.protocol {
+            0x8100 => ETHERNET_LEN + TAG_LEN,
+            _ => ETHERNET_LEN,
+        };
+        let installed = Installed {
+            place,
+            second,
+            uncounted,
+            read: Counted::default(),
+            last: None,
+        };
+        self.installed.insert(at, installed);
+        self.count_flows(place.ifindex, 1);
+        (counts, Ok(()))
+    }
+    pub(super) fn remove(&mut self, at: Handle) -> FlowCounts {
+        let Some(mut flow) = self.installed.remove(&at) else {
+            return FlowCounts::default();
+        };
+        if flow.last.is_none() {
+            self.count_flows(flow.place.ifindex, -1);
+        }
+        match flow.last.take().or_else(|| self.take_off(flow.place)) {
+            Some(now) => more(&mut flow, now, 0),
+            None => {
+                self.lost += 1;
+                FlowCounts::default()
+            }
+        }
+    }
+    /// Removes the filters of all flows that come in by a device. Their counts are kept for
+    /// [`State::remove`].
+    pub(super) fn remove_flows_of(&mut self, ifindex: u32) {
+        let here = |(at, flow): (&Handle, &Installed)| {
+            (flow.place.ifindex == ifindex && flow.last.is_none()).then_some((*at, flow.place))
+        };
+        let all: Vec<(Handle, Place)> = self.installed.iter().filter_map(here).collect();
+        for (at, place) in all {
+            let last = self.take_off(place);
+            if let Some(flow) = self.installed.get_mut(&at) {
+                flow.last = Some(last.unwrap_or(flow.read));
+            }
+        }
+    }
+    /// Waits until no packet uses the actions of a removed filter any more.
+    pub(super) fn settle(&mut self) {
+        if std::mem::take(&mut self.unsettled) {
+            shared_words::wait_for_programs();
+        }
+    }
+    /// [`State::settle`], also after removals of filters that were no flow's.
+    pub(super) fn settle_now(&mut self) {
+        self.unsettled = true;
+        self.settle();
+    }
+    pub(super) fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts)) {
+        let busy = self.devices.iter().filter(|(_, d)| d.flows > 0);
+        let busy: Vec<(u32, usize)> = busy.map(|(ifindex, d)| (*ifindex, d.flows)).collect();
+        for (ifindex, flows) in busy {
+            let mut seen = 0;
+            let (installed, cookie) = (&mut self.installed, self.cookie);
+            let done = self
+                .batch
+                .dump(GetTrafficFilter(message::flows_of(ifindex)), &mut |reply| {
+                    let Some(reported) = message::read(reply.payload) else {
+                        return;
+                    };
+                    let at = reported.place.handle.wrapping_sub(1);
+                    let flow = installed.get_mut(&at).filter(|flow| flow.place == reported.place);
+                    if let Some(flow) = flow.filter(|_| reported.cookie == Some(cookie)) {
+                        seen += 1;
+                        let counts = more(flow, reported.counted, now_ms);
+                        if counts.packets > 0 {
+                            f(at, counts);
+                        }
+                    }
+                });
+            let cut = |e: &io::Error| e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
+            if done.as_ref().err().is_none_or(cut) && seen < flows {
+                self.missing(ifindex, flows - seen);
+            }
+        }
+    }
+    /// Another program removed filters: the flows of the device are installed anew.
+    fn missing(&mut self, ifindex: u32, n: usize) {
+        if let Some(device) = self.devices.get(&ifindex)
+            && !self.fresh.contains(&ifindex)
+        {
+            log::warn!(
+                target: "netdev_offload",
+                "{}: another program removed {n} filters of flows; they are installed again", device.name
+            );
+            self.fresh.push(ifindex);
+        }
+    }
+
+    pub(super) fn stats(&self) -> Vec<(String, u64)> {
+        vec![
+            ("devices".to_owned(), self.devices.len() as u64),
+            ("filters".to_owned(), self.installed.len() as u64),
+            ("adopted-flows".to_owned(), self.adopted() as u64),
+            ("refused".to_owned(), self.refused),
+            ("uncounted-removals".to_owned(), self.lost),
+        ]
+    }
+    /// The port numbers of a device.
+    pub(super) fn numbers(&self, ifindex: u32) -> impl Iterator<Item = PortNo> + '_ {
+        let of = self.ways.iter().filter(move |(_, way)| way.ifindex == ifindex);
+        of.map(|(no, _)| PortNo(*no))
+    }
+}
+
+/// Packets and bytes of a filter since the last call.
+fn more(flow: &mut Installed, now: Counted, now_ms: u64) -> FlowCounts {
+    let before = std::mem::replace(&mut flow.read, now);
+    let packets = now.packets.saturating_sub(before.packets);
+    if packets == 0 {
+        return FlowCounts::default();
+    }
+    // A card counts whole frames.
+    let in_hw = now.hw_packets.saturating_sub(before.hw_packets);
+    let in_sw = packets.saturating_sub(in_hw);
+    FlowCounts {
+        packets,
+        bytes: now.bytes.saturating_sub(before.bytes) + flow.uncounted * in_sw,
+        used_ms: now_ms,
+        tcp_flags: 0,
+    }
+}

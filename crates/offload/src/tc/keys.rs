@@ -1,0 +1,184 @@
+//! The match of a rule as keys of `flower`.
+//!
+//! **Invariant.** A filter matches no packet that the rule's flow does not match. `flower` recognises other
+//! packets than rules count with ([`crate::rule`]), so a filter has keys that a rule does not name:
+//!
+//! | packets that a rule leaves to workers | why the filter does not match them |
+//! | --- | --- |
+//! | without tag, or of another EtherType | the filter's protocol is the tag's type, IPv4 or IPv6: the kernel compares it with the outermost type |
+//! | with several tags | `num_of_vlans` is 1 (Linux 5.19) |
+//! | fragments | `ip_flags nofrag` |
+//! | in GRE or IP in IP | `flower` stops before an inner header (Linux 5.16) |
+//! | TCP with SYN, FIN or RST, if the flow matches on flags | `tcp_flags 0/7` |
+//! | neighbour discovery, IGMP, if the flow matches on their fields | the rule is refused unless it names another protocol or type |
+//! | with IPv4 options or IPv6 extension headers | these match: the flow matches them, too, and `flower` finds protocol and ports behind them |
+//! | without a whole L4 header | `flower` reads ports as zero, as the flow's key has them |
+//!
+//! A rule that does not match on tags gets a filter for packets without any.
+
+use super::attrs;
+use crate::rule::VLAN_PRESENT;
+use crate::{Headers, Rule, Why};
+use netlink_packet_route::tc::TcFilterFlowerOption::{self as Key, *};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const DOT1Q: u16 = 0x8100;
+const ICMP: u8 = 1;
+const IGMP: u8 = 2;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ICMPV6: u8 = 58;
+/// `TCA_FLOWER_KEY_FLAGS_IS_FRAGMENT`.
+const IS_FRAGMENT: u32 = 1;
+/// FIN, SYN, RST.
+const TCP_UP: u16 = crate::rule::TCP_UP;
+const VID: u16 = 0x0fff;
+const PRIORITY: u16 = 0xe000;
+/// Types of neighbour discovery.
+const ND: std::ops::RangeInclusive<u16> = 133..=137;
+
+/// Keys of a filter, and the protocol that its messages name.
+#[derive(Debug)]
+pub(super) struct Keys {
+    /// EtherType of the packet: of the tag, if there is one.
+    pub(super) protocol: u16,
+    pub(super) keys: Vec<Key>,
+}
+
+impl Keys {
+    /// The keys of a rule of packets that come in, without connections and tunnels.
+    ///
+    /// # Errors
+    /// The reason why `flower` has no such filter.
+    pub(super) fn of(rule: &Rule) -> Result<Keys, Why> {
+        let (k, m) = (&rule.key, &rule.mask);
+        if m.dl_type != u16::MAX {
+            return Err(Why::Protocol);
+        }
+        if m.label != 0 {
+            return Err(Why::Match);
+        }
+        let mut keys = Vec::new();
+        let protocol = tag(k, m, &mut keys)?;
+        push(
+            &mut keys,
+            EthDst(k.dl_dst),
+            EthDstMask(m.dl_dst),
+            m.dl_dst != [0; 6],
+        );
+        push(
+            &mut keys,
+            EthSrc(k.dl_src),
+            EthSrcMask(m.dl_src),
+            m.dl_src != [0; 6],
+        );
+        keys.extend([KeyFlags(0), KeyFlagsMask(IS_FRAGMENT)]);
+        match k.dl_type {
+            IPV4 => {
+                let address = |all: &[u8; 16]| Ipv4Addr::new(all[0], all[1], all[2], all[3]);
+                let is = |all: &[u8; 16]| all[..4] != [0; 4];
+                let (src, dst) = (address(&m.src), address(&m.dst));
+                push(&mut keys, Ipv4Src(address(&k.src)), Ipv4SrcMask(src), is(&m.src));
+                push(&mut keys, Ipv4Dst(address(&k.dst)), Ipv4DstMask(dst), is(&m.dst));
+            }
+            IPV6 => {
+                let address = |all: &[u8; 16]| Ipv6Addr::from(*all);
+                let (src, dst) = (address(&m.src), address(&m.dst));
+                push(
+                    &mut keys,
+                    Ipv6Src(address(&k.src)),
+                    Ipv6SrcMask(src),
+                    m.src != [0; 16],
+                );
+                push(
+                    &mut keys,
+                    Ipv6Dst(address(&k.dst)),
+                    Ipv6DstMask(dst),
+                    m.dst != [0; 16],
+                );
+            }
+            _ => return Err(Why::Protocol),
+        }
+        push(&mut keys, IpTos(k.nw_tos), IpTosMask(m.nw_tos), m.nw_tos != 0);
+        push(&mut keys, IpTtl(k.nw_ttl), IpTtlMask(m.nw_ttl), m.nw_ttl != 0);
+        l4(rule, &mut keys)?;
+        Ok(Keys { protocol, keys })
+    }
+}
+
+fn push(keys: &mut Vec<Key>, value: Key, mask: Key, counts: bool) {
+    if counts {
+        keys.extend([value, mask]);
+    }
+}
+
+/// The keys of a tag, and the filter's protocol.
+fn tag(k: &Headers, m: &Headers, keys: &mut Vec<Key>) -> Result<u16, Why> {
+    if m.vlan & VLAN_PRESENT == 0 || k.vlan & VLAN_PRESENT == 0 {
+        // Bits of a tag are compared in packets that have none: they are zero.
+        if k.vlan != 0 {
+            return Err(Why::Vlan);
+        }
+        keys.push(EthType(k.dl_type));
+        return Ok(k.dl_type);
+    }
+    keys.push(EthType(DOT1Q));
+    keys.push(Other(attrs::num_of_vlans(1)));
+    match m.vlan & VID {
+        0 => {}
+        VID => keys.push(VlanId(k.vlan & VID)),
+        _ => return Err(Why::Partly),
+    }
+    match m.vlan & PRIORITY {
+        0 => {}
+        PRIORITY => keys.push(VlanPrio(u8::try_from((k.vlan & PRIORITY) >> 13).unwrap_or(0))),
+        _ => return Err(Why::Partly),
+    }
+    keys.push(VlanEthType(k.dl_type));
+    Ok(DOT1Q)
+}
+
+/// The keys of the protocol, and behind it.
+fn l4(rule: &Rule, keys: &mut Vec<Key>) -> Result<(), Why> {
+    let (k, m) = (&rule.key, &rule.mask);
+    let ports = m.tp_src != 0 || m.tp_dst != 0;
+    let is_v6 = k.dl_type == IPV6;
+    if m.nw_proto != u8::MAX {
+        // Ports of what? And flags, or fields of neighbour discovery, may be conditions.
+        let plain = m.nw_proto == 0 && !ports && !rule.leaves_out && rule.all_flags;
+        return if plain { Ok(()) } else { Err(Why::Match) };
+    }
+    keys.push(IpProto(k.nw_proto));
+    let small = |v: u16| u8::try_from(v).map_err(|_| Why::Match);
+    match (k.nw_proto, is_v6) {
+        (TCP, _) => {
+            push(keys, TcpSrc(k.tp_src), TcpSrcMask(m.tp_src), m.tp_src != 0);
+            push(keys, TcpDst(k.tp_dst), TcpDstMask(m.tp_dst), m.tp_dst != 0);
+            push(keys, TcpFlags(0), TcpFlagsMask(TCP_UP), !rule.all_flags);
+        }
+        (UDP, _) => {
+            push(keys, UdpSrc(k.tp_src), UdpSrcMask(m.tp_src), m.tp_src != 0);
+            push(keys, UdpDst(k.tp_dst), UdpDstMask(m.tp_dst), m.tp_dst != 0);
+        }
+        // Masks of the key are of 16 bits, and the fields have 8.
+        (ICMP, false) => {
+            let (src, dst) = (small(m.tp_src & 0xff)?, small(m.tp_dst & 0xff)?);
+            push(keys, Icmpv4Type(small(k.tp_src)?), Icmpv4TypeMask(src), src != 0);
+            push(keys, Icmpv4Code(small(k.tp_dst)?), Icmpv4CodeMask(dst), dst != 0);
+        }
+        (ICMPV6, true) => {
+            let (src, dst) = (small(m.tp_src & 0xff)?, small(m.tp_dst & 0xff)?);
+            if rule.leaves_out && (src != u8::MAX || ND.contains(&k.tp_src)) {
+                return Err(Why::Match);
+            }
+            push(keys, Icmpv6Type(small(k.tp_src)?), Icmpv6TypeMask(src), src != 0);
+            push(keys, Icmpv6Code(small(k.tp_dst)?), Icmpv6CodeMask(dst), dst != 0);
+        }
+        (IGMP, _) => return Err(Why::Protocol),
+        _ if ports => return Err(Why::Match),
+        _ => {}
+    }
+    Ok(())
+}

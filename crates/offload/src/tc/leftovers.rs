@@ -1,0 +1,102 @@
+//! Filters that an earlier process left, also one that was killed.
+//!
+//! They are found by the cookie of their first action, which has the number of the run directory. The next
+//! process takes them over: they forward behind its own filters, until a change of rules is confirmed. Each
+//! process has an era and priorities of its own, before those of the filters that it found.
+
+use super::flows::{LAST_PRIORITY, PRIORITIES, REPLY_TIMEOUT, State};
+use super::message::{self, Place};
+use heddle_sys::device_programs::DevicePrograms;
+use heddle_sys::route_batch::{RouteBatch, RouteRequest};
+use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, GetTrafficFilter};
+use std::collections::HashSet;
+
+/// First priority that filters of flows may have.
+const FIRST_PRIORITY: u16 = 0x1000;
+
+/// A filter of an earlier process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leftover {
+    pub(super) place: Place,
+    /// It hands packets to a miss device.
+    pub(super) is_miss: bool,
+}
+
+/// The filters of processes with this owner number, and the highest era among them.
+fn find(batch: &mut RouteBatch, owner: u64) -> (Vec<Leftover>, u32) {
+    let devices = DevicePrograms::new().and_then(|all| all.with_filters());
+    let (mut all, mut era) = (Vec::new(), 0);
+    for ifindex in devices.unwrap_or_default() {
+        // A device may have gone.
+        let _ = batch.dump(GetTrafficFilter(message::all_of(ifindex)), &mut |reply| {
+            let Some(reported) = message::read(reply.payload) else {
+                return;
+            };
+            if let Some(cookie) = reported.cookie.filter(|c| c.owner == owner) {
+                era = era.max(cookie.era);
+                all.push(Leftover {
+                    place: reported.place,
+                    is_miss: reported.place.priority > LAST_PRIORITY,
+                });
+            }
+        });
+    }
+    (all, era)
+}
+
+fn delete(batch: &mut RouteBatch, all: &[Leftover]) -> usize {
+    let requests = all.iter().map(|l| RouteRequest {
+        message: DelTrafficFilter(l.place.named()),
+        flags: 0,
+    });
+    let results = batch.send(requests.collect(), &mut |_| {});
+    results.map_or(0, |all| all.iter().filter(|done| done.is_ok()).count())
+}
+
+/// Era and first priority of a new process, and the filters that it takes over. `alone`: it diverts devices
+/// itself; otherwise the eBPF program needs the places of the miss filters at once.
+pub(super) fn adopt(batch: &mut RouteBatch, owner: u64, alone: bool) -> ((u32, u16), Vec<Leftover>) {
+    let (mut all, era) = find(batch, owner);
+    if !alone {
+        let (misses, flows): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| l.is_miss);
+        delete(batch, &misses);
+        all = flows;
+    }
+    let flows = all.iter().filter(|l| !l.is_miss);
+    let first = flows.map(|l| l.place.priority).min();
+    let mut priority = first.unwrap_or(LAST_PRIORITY + 1).saturating_sub(PRIORITIES);
+    if priority < FIRST_PRIORITY {
+        delete(batch, &all);
+        all.clear();
+        priority = LAST_PRIORITY + 1 - PRIORITIES;
+    }
+    ((era.wrapping_add(1), priority), all)
+}
+
+/// Removes all filters of processes with this owner number; returns their number.
+pub(super) fn remove(owner: u64) -> usize {
+    let Ok(mut batch) = RouteBatch::new(REPLY_TIMEOUT) else {
+        return 0;
+    };
+    let (all, _) = find(&mut batch, owner);
+    delete(&mut batch, &all)
+}
+
+impl State {
+    /// Removes the filters of an earlier process.
+    pub(super) fn drop_adopted(&mut self) {
+        let all = std::mem::take(&mut self.leftovers);
+        if all.is_empty() {
+            return;
+        }
+        // The miss filter of a device that is a port again is this process's now.
+        let ours: HashSet<u32> = self.devices.keys().copied().collect();
+        let old: Vec<Leftover> = all
+            .into_iter()
+            .filter(|l| !l.is_miss || !ours.contains(&l.place.ifindex))
+            .collect();
+        let n = delete(&mut self.batch, &old);
+        self.settle_now();
+        log::info!(target: "netdev_offload", "tc: {n} filters that an earlier process left are removed");
+    }
+}

@@ -1,0 +1,278 @@
+//! Devices are diverted, or shared with the eBPF back end.
+//!
+//! Without the eBPF program, a device has a filter behind those of flows, in the program's place, that takes
+//! all packets and hands them to the miss device. It is never in a card: packets that no filter of a card
+//! matches come to the kernel.
+
+use super::actions;
+use super::flows::{REPLY_TIMEOUT, State, Way};
+use super::message::{self, Place};
+use super::{TcPolicy, attrs};
+use crate::PortLink;
+use crate::filter::Hook;
+use crate::miss::{MissDevice, claim};
+use heddle_datapath_api::PortNo;
+use heddle_sys::route_batch::{RouteBatch, RouteRequest};
+use heddle_sys::{LinkCtl, TapOpen, TapQueue};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, NewTrafficFilter};
+use std::collections::HashSet;
+use std::io;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+
+/// Place of the filter that hands packets to the miss device: that of the eBPF program.
+const MISS_PRIORITY: u16 = 0x4844;
+const ETH_P_ALL: u16 = 3;
+/// Passes over the ports in which each device is checked once.
+const ASK_AGAIN: u32 = 10;
+/// Oldest kernel: since Linux 5.19 `flower` counts tags, and before 5.16 it looked into tunnels.
+const KERNEL: (u32, u32) = (5, 19);
+
+/// A device that has filters.
+pub(super) struct Device {
+    pub(super) name: String,
+    /// The miss device, if this back end made it.
+    pub(super) miss: Option<MissDevice>,
+    /// It is a network card that takes filters: its feature `hw-tc-offload` is on.
+    pub(super) is_card: bool,
+    /// Number of flows that come in by it.
+    pub(super) flows: usize,
+    /// Keeps other switches from the device.
+    _claim: Option<UnixDatagram>,
+}
+
+/// Whether a device passes filters to a network card.
+fn is_card(name: &str) -> bool {
+    let feature = LinkCtl::new().and_then(|link| link.feature(name, "hw-tc-offload"));
+    feature.is_ok_and(|on| on == Some(true))
+}
+
+fn miss_place(ifindex: u32) -> Place {
+    Place {
+        ifindex,
+        chain: 0,
+        priority: MISS_PRIORITY,
+        protocol: ETH_P_ALL,
+        handle: 1,
+    }
+}
+
+/// Whether this kernel, and this user, can have filters of flower: one line with the reason if not.
+///
+/// A filter is added to a tap of this process's own, which is gone right after.
+pub(super) fn probe() -> Result<(), String> {
+    let version = crate::kernel::version();
+    if version < KERNEL {
+        let (major, minor) = KERNEL;
+        return Err(format!("tc flower needs Linux {major}.{minor} or later"));
+    }
+    let text = |what: &str, e: io::Error| format!("{what}: {}", heddle_sys::errno_text(&e));
+    let name = format!("hdp{}", std::process::id());
+    let tap = TapOpen::new(&name).new_only(true).open();
+    let tap = tap.map_err(|e| text("a device to try a filter on cannot be made", e))?;
+    let done = || -> io::Result<()> {
+        let ifindex = LinkCtl::new()?.ifindex(&name)?;
+        let mut batch = RouteBatch::new(REPLY_TIMEOUT)?;
+        let actions = vec![attrs::gact(attrs::TC_ACT_SHOT)];
+        put(&mut batch, ifindex, actions, NLM_F_EXCL)
+    };
+    let done = done().map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound => {
+            "the kernel has no tc flower (CONFIG_NET_CLS_FLOWER) or no act_gact".to_owned()
+        }
+        _ => text("a filter of tc flower cannot be added", e),
+    });
+    drop(tap);
+    done
+}
+
+/// Puts the filter that takes all packets to a device, with the queueing discipline that it needs.
+fn put(
+    batch: &mut RouteBatch,
+    ifindex: u32,
+    actions: Vec<netlink_packet_route::tc::TcAction>,
+    flags: u16,
+) -> io::Result<()> {
+    // The discipline may be there already.
+    let _ = heddle_sys::ingress::add_clsact(ifindex);
+    let filter = miss_place(ifindex).filter(Vec::new(), actions, message::SKIP_HW);
+    let request = RouteRequest {
+        message: NewTrafficFilter(filter),
+        flags: NLM_F_CREATE | flags,
+    };
+    let results = batch.send(vec![request], &mut |_| {})?;
+    results.into_iter().next().unwrap_or(Ok(()))
+}
+
+impl State {
+    pub(super) fn divert(&mut self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
+        let look = self.others.look(name, ifindex, Hook::Ingress)?;
+        if let Some(why) = look.stays {
+            self.let_go(ifindex);
+            self.others.leave(name, ifindex, &why, true);
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
+        let done = self.take_device(name, ifindex);
+        match &done {
+            Ok(_) => self.others.taken(ifindex),
+            // The port cannot be opened.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+            Err(error) => self.others.leave(name, ifindex, &error.to_string(), false),
+        }
+        done
+    }
+    /// Diverts a device that no other program has.
+    fn take_device(&mut self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
+        if let Some(miss) = self.devices.get(&ifindex).and_then(|d| d.miss.as_ref()) {
+            return Ok(Arc::clone(&miss.tap));
+        }
+        let claim = claim(ifindex, &mut self.claim_timeout)?;
+        let miss = MissDevice::make(ifindex, self.group)?;
+        // Replaces that of an earlier process.
+        let actions = actions::to_miss_device(miss.ifindex, self.cookie);
+        put(&mut self.batch, ifindex, actions, 0)?;
+        let tap = Arc::clone(&miss.tap);
+        self.insert(name, ifindex, Some(miss), Some(claim));
+        Ok(tap)
+    }
+    fn insert(&mut self, name: &str, ifindex: u32, miss: Option<MissDevice>, claim: Option<UnixDatagram>) {
+        let device = Device {
+            name: name.to_owned(),
+            miss,
+            is_card: is_card(name),
+            flows: 0,
+            _claim: claim,
+        };
+        self.devices.insert(ifindex, device);
+        self.fresh.push(ifindex);
+    }
+    pub(super) fn join(&mut self, name: &str, ifindex: u32) {
+        if !self.devices.contains_key(&ifindex) {
+            self.insert(name, ifindex, None, None);
+        }
+    }
+    /// Whether flows that come in by a device are filters, and not entries of the eBPF program.
+    pub(super) fn serves(&self, ifindex: u32) -> bool {
+        let is_card = || self.devices.get(&ifindex).is_some_and(|d| d.is_card);
+        self.alone || self.policy == TcPolicy::SkipHw || is_card()
+    }
+    /// Whether filters of a device have to be in its card: otherwise eBPF is faster.
+    pub(super) fn wants_card(&self) -> bool {
+        !self.alone && self.policy != TcPolicy::SkipHw
+    }
+    /// Whether a system port's queues are to be opened again: another program came to its device, or went.
+    pub(super) fn changed(&self, ifindex: u32, diverted: bool) -> bool {
+        match diverted {
+            true => self.others.of(ifindex).is_some_and(|stays| stays.others),
+            false => self.others.is_freed(ifindex),
+        }
+    }
+    /// Gives a device back. Filters of its flows are removed with the flows.
+    pub(super) fn let_go(&mut self, ifindex: u32) {
+        let Some(device) = self.devices.remove(&ifindex) else {
+            return;
+        };
+        self.remove_flows_of(ifindex);
+        if device.miss.is_some() {
+            let request = RouteRequest {
+                message: DelTrafficFilter(miss_place(ifindex).named()),
+                flags: 0,
+            };
+            // It is gone with its device, or with the queueing discipline.
+            let _ = self.ask(request);
+            self.settle_now();
+        }
+        // Flows of the port are installed anew, which fails with the reason.
+        self.fresh.push(ifindex);
+    }
+    pub(super) fn shutdown(&mut self) {
+        self.drop_adopted();
+        let all: Vec<u32> = self.devices.keys().copied().collect();
+        all.into_iter().for_each(|ifindex| self.let_go(ifindex));
+    }
+
+    pub(super) fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
+        let listed: HashSet<u32> = ports.iter().map(|p| p.ifindex).collect();
+        self.others.keep_only(|ifindex| listed.contains(&ifindex));
+        if self.alone {
+            self.rounds = self.rounds.wrapping_add(1);
+            self.others.read_disciplines();
+            self.look_again(ports);
+        }
+        let way = |p: &PortLink| {
+            let way = Way {
+                ifindex: p.ifindex,
+                mtu: p.mtu,
+                internal: p.internal,
+            };
+            (p.no.0, way)
+        };
+        let new = ports.iter().map(way).collect();
+        let old = std::mem::replace(&mut self.ways, new);
+        let mut changed: Vec<PortNo> = Vec::new();
+        for no in old.keys().chain(self.ways.keys()) {
+            if old.get(no) != self.ways.get(no) {
+                changed.push(PortNo(*no));
+            }
+        }
+        for ifindex in std::mem::take(&mut self.fresh) {
+            changed.extend(self.numbers(ifindex));
+        }
+        changed.sort_unstable();
+        changed.dedup();
+        changed
+    }
+
+    /// Looks at some devices each time. A miss filter that another program removed is put back: without it,
+    /// packets of a port go to the host's stack. A device to which another program came stays with workers
+    /// from now on. One that the other program has left does not.
+    fn look_again(&mut self, ports: &[PortLink]) {
+        let turn = self.rounds % ASK_AGAIN;
+        let due = |p: &&PortLink| !p.internal && p.ifindex % ASK_AGAIN == turn;
+        for p in ports.iter().filter(due) {
+            // The device may have gone.
+            let Ok(look) = self.others.look(&p.name, p.ifindex, Hook::Ingress) else {
+                continue;
+            };
+            let left = self.others.of(p.ifindex).is_some_and(|stays| stays.others);
+            let miss = self.devices.get(&p.ifindex).and_then(|d| d.miss.as_ref());
+            let Some(miss) = miss.map(|miss| miss.ifindex) else {
+                if left && look.stays.is_none() {
+                    log::info!(target: "netdev_offload", "{}: no other program is at its device any more", p.name);
+                    self.others.free(p.ifindex);
+                }
+                continue;
+            };
+            if let Some(why) = look.stays {
+                if !left {
+                    self.others.leave(&p.name, p.ifindex, &why, true);
+                    log::info!(target: "netdev_offload", "{}: workers forward its packets: {why}", p.name);
+                }
+                continue;
+            }
+            let actions = actions::to_miss_device(miss, self.cookie);
+            if put(&mut self.batch, p.ifindex, actions, NLM_F_EXCL).is_ok() {
+                log::warn!(
+                    target: "netdev_offload",
+                    "{}: another program removed the filter of packets without a flow; it is put back", p.name
+                );
+                self.fresh.push(p.ifindex);
+            }
+        }
+    }
+
+    /// Ports whose flows are filters, and why.
+    pub(super) fn served_ports(&self) -> Vec<(String, String)> {
+        let how = |d: &Device| match (d.is_card, self.alone, self.policy) {
+            (true, _, TcPolicy::None | TcPolicy::SkipSw) => "tc in its network card (hw-tc-offload is on)",
+            (_, _, TcPolicy::SkipHw) => "tc in the kernel: tc-policy is skip_hw",
+            (false, _, TcPolicy::SkipSw) => "no card (hw-tc-offload is not on), and tc-policy is skip_sw",
+            (false, _, TcPolicy::None) => "tc in the kernel: eBPF is off",
+        };
+        let served = self.devices.iter().filter(|(ifindex, _)| self.serves(**ifindex));
+        let mut all: Vec<_> = served.map(|(_, d)| (d.name.clone(), how(d).to_owned())).collect();
+        all.sort();
+        all
+    }
+}

@@ -1,0 +1,485 @@
+//! Filters are those that `tc` sends, and match no packet that their flow does not match.
+
+use super::actions::{self, Cookie};
+use super::keys::Keys;
+use super::message::{self, Place};
+use super::{Tc, TcPolicy};
+use crate::{Rule, Why};
+use heddle_datapath_api::{Action, Masked, PortNo};
+use heddle_flow::{FlowKey, FlowMask};
+use netlink_packet_core::{Emitable as _, Nla as _, NlaBuffer, NlasIterator};
+use netlink_packet_route::tc::{TcAttribute, TcFilterFlowerOption as Key};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+const COOKIE: Cookie = Cookie { owner: 7, era: 3 };
+
+fn nlas(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
+    let all = NlasIterator::new(bytes).map(|nla: Result<NlaBuffer<&[u8]>, _>| nla.unwrap());
+    all.map(|nla| (nla.kind(), nla.value().to_vec())).collect()
+}
+
+/// Keys by kind, and actions by place, in a form that two senders of the same filter share: without masks
+/// that have all bits, and without cookies, which `tc` puts to some actions.
+fn canonical(options: &[u8]) -> (BTreeMap<u16, Vec<u8>>, Vec<BTreeMap<u16, Vec<u8>>>) {
+    const ACTIONS: u16 = 3;
+    const COOKIE: u16 = 6;
+    const PORT_MASKS: std::ops::RangeInclusive<u16> = 35..=38;
+    let mut keys: BTreeMap<_, _> = nlas(options).into_iter().collect();
+    let all = keys.remove(&ACTIONS).unwrap();
+    keys.retain(|kind, value| !(PORT_MASKS.contains(kind) && value.iter().all(|b| *b == 0xff)));
+    let mut actions: Vec<BTreeMap<_, _>> = nlas(&all)
+        .iter()
+        .zip(1..)
+        .map(|((place, action), expected)| {
+            assert_eq!(*place, expected);
+            nlas(action).into_iter().collect()
+        })
+        .collect();
+    actions.iter_mut().for_each(|a| drop(a.remove(&COOKIE)));
+    (keys, actions)
+}
+
+/// What `tc` sends for a filter of this name.
+fn golden(name: &str) -> Vec<u8> {
+    let all = include_str!("golden/flower.txt").lines();
+    let hex = all
+        .filter_map(|l| l.strip_prefix(name)?.strip_prefix(' '))
+        .next()
+        .unwrap();
+    let digits: Vec<u8> = hex
+        .chars()
+        .map(|c| u8::try_from(c.to_digit(16).unwrap()).unwrap())
+        .collect();
+    digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect()
+}
+
+fn place(protocol: u16) -> Place {
+    Place {
+        ifindex: 3,
+        chain: 0,
+        priority: 100,
+        protocol,
+        handle: 0x2a,
+    }
+}
+
+/// The contents of `TCA_OPTIONS` that this back end sends.
+fn options(rule: &Rule, flags: u32) -> (u16, Vec<u8>) {
+    let keys = Keys::of(rule).unwrap();
+    let device = |_: PortNo| Some(2);
+    let actions = actions::of(rule, COOKIE, false, device).unwrap();
+    let protocol = keys.protocol;
+    let m = place(protocol).filter(keys.keys, actions, flags);
+    let options = m
+        .attributes
+        .iter()
+        .find(|a| matches!(a, TcAttribute::Options(_)))
+        .unwrap();
+    let mut bytes = vec![0; options.value_len()];
+    options.emit_value(&mut bytes);
+    (protocol, bytes)
+}
+
+fn out(no: u32) -> Action {
+    Action::Output(PortNo(no))
+}
+
+/// A flow of IPv4 whose mask has the fields that the datapath always matches on.
+fn flow() -> (FlowKey, FlowMask) {
+    let (mut key, mut mask) = (FlowKey::default(), FlowMask::default());
+    let m = &mut mask.0;
+    (key.in_port, m.in_port) = (1, u32::MAX);
+    m.recirc_id = u32::MAX;
+    (key.dl_type, m.dl_type) = (0x0800, u16::MAX);
+    m.nw_frag = 3;
+    m.vlans[0].tci = 0x1000;
+    (key, mask)
+}
+
+#[test]
+fn filters_are_those_that_tc_sends() {
+    let (mut key, mut mask) = flow();
+    let m = &mut mask.0;
+    (key.dl_src, m.dl_src) = ([2, 0, 0, 0, 0, 1], [0xff; 6]);
+    (key.dl_dst, m.dl_dst) = ([2, 0, 0, 0, 0, 2], [0xff; 6]);
+    (key.nw_src, m.nw_src) = (0x0a00_0001, u32::MAX);
+    (key.nw_dst, m.nw_dst) = (0x0a00_0000, 0xffff_ff00);
+    (key.nw_tos, m.nw_tos) = (0x10, 0xfc);
+    (key.nw_ttl, m.nw_ttl) = (64, 0xff);
+    (key.nw_proto, m.nw_proto) = (6, 0xff);
+    (key.tp_src, m.tp_src) = (1000, u16::MAX);
+    (key.tp_dst, m.tp_dst) = (80, u16::MAX);
+    m.tcp_flags = 2;
+    let whole = |value| Masked {
+        value,
+        mask: u16::MAX,
+    };
+    let actions = [
+        Action::SetEth {
+            src: Masked::default(),
+            dst: Masked {
+                value: [2, 0, 0, 0, 0, 9],
+                mask: [0xff; 6],
+            },
+        },
+        Action::SetIpv4 {
+            src: Masked::default(),
+            dst: Masked::default(),
+            tos: Masked::default(),
+            ttl: Masked {
+                value: 63,
+                mask: 0xff,
+            },
+        },
+        Action::SetL4 {
+            proto: 6,
+            src: Masked::default(),
+            dst: whole(8080),
+        },
+        out(2),
+    ];
+    let rule = Rule::new(&key, &mask, &actions).unwrap();
+    let (protocol, bytes) = options(&rule, message::SKIP_HW);
+    assert_eq!(protocol, 0x0800);
+    assert_eq!(canonical(&bytes), canonical(&golden("rewrite")));
+
+    let (mut key, mut mask) = flow();
+    let m = &mut mask.0;
+    key.dl_type = 0x86dd;
+    (key.vlans[0].tpid, m.vlans[0].tpid) = (0x8100, u16::MAX);
+    (key.vlans[0].tci, m.vlans[0].tci) = (0x700a, u16::MAX);
+    let address = |last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last).octets();
+    (key.ipv6_src, m.ipv6_src) = (address(1), [0xff; 16]);
+    key.ipv6_dst = address(0);
+    m.ipv6_dst[..8].fill(0xff);
+    (key.nw_proto, m.nw_proto) = (58, 0xff);
+    (key.tp_src, m.tp_src) = (128, u16::MAX);
+    (key.tp_dst, m.tp_dst) = (0, u16::MAX);
+    let push = |tci| Action::PushVlan { tpid: 0x8100, tci };
+    let actions = [Action::PopVlan, out(2), push(0xb014), out(3)];
+    let rule = Rule::new(&key, &mask, &actions).unwrap();
+    let (protocol, bytes) = options(&rule, 0);
+    assert_eq!(protocol, 0x8100);
+    assert_eq!(canonical(&bytes), canonical(&golden("tags")));
+
+    let (mut key, mut mask) = flow();
+    (key.nw_proto, mask.0.nw_proto) = (17, 0xff);
+    (key.tp_dst, mask.0.tp_dst) = (53, u16::MAX);
+    let drop = Rule::new(&key, &mask, &[]).unwrap();
+    // The tag's action is the only one of its kind here; gact follows it in what tc sends.
+    let (keys, dropped) = canonical(&options(&drop, message::SKIP_SW).1);
+    let (tc_keys, tc_actions) = canonical(&golden("modify"));
+    assert_eq!(keys, tc_keys);
+    assert_eq!(dropped[0].get(&2), tc_actions[1].get(&2));
+    (key.vlans[0].tpid, mask.0.vlans[0].tpid) = (0x8100, u16::MAX);
+    (key.vlans[0].tci, mask.0.vlans[0].tci) = (0x1005, u16::MAX);
+    let rule = Rule::new(&key, &mask, &[Action::PopVlan, push(0x3007), out(2)]).unwrap();
+    let (_, actions) = canonical(&options(&rule, 0).1);
+    assert_eq!(actions[0], tc_actions[0]);
+
+    let (key, mask) = flow();
+    let rule = Rule::new(&key, &mask, &[]).unwrap();
+    assert_eq!(canonical(&options(&rule, 0).1), canonical(&golden("drop")));
+
+    let (mut key, mut mask) = flow();
+    (key.nw_src, mask.0.nw_src) = (0x0a00_0001, u32::MAX);
+    (key.nw_dst, mask.0.nw_dst) = (0x0a00_0009, u32::MAX);
+    (key.nw_proto, mask.0.nw_proto) = (17, 0xff);
+    let dst = Action::SetIpv4 {
+        src: Masked::default(),
+        dst: whole_address(0x0a00_0002),
+        tos: Masked::default(),
+        ttl: Masked::default(),
+    };
+    let src = Action::SetIpv4 {
+        src: whole_address(0x0a00_0008),
+        dst: Masked::default(),
+        tos: Masked::default(),
+        ttl: Masked::default(),
+    };
+    let rule = Rule::new(&key, &mask, &[dst, src, out(2)]).unwrap();
+    assert_eq!(canonical(&options(&rule, 0).1), canonical(&golden("nat")));
+}
+
+fn whole_address(value: u32) -> Masked<u32> {
+    Masked {
+        value,
+        mask: u32::MAX,
+    }
+}
+
+#[test]
+fn what_flower_cannot_match_is_refused() {
+    let (key, mask) = flow();
+    let with = |f: &dyn Fn(&mut FlowKey, &mut FlowKey)| {
+        let (mut k, mut m) = (key, mask);
+        f(&mut k, &mut m.0);
+        let rule = Rule::new(&k, &m, &[out(2)]).unwrap();
+        Keys::of(&rule).map(|keys| keys.protocol)
+    };
+    assert_eq!(with(&|_, _| ()), Ok(0x0800));
+    assert_eq!(with(&|_, m| m.dl_type = 0), Err(Why::Protocol));
+    let v6 = |k: &mut FlowKey| k.dl_type = 0x86dd;
+    assert_eq!(with(&|k, m| (v6(k), m.ipv6_label = 0xf).0), Err(Why::Match));
+    // Conditions that only neighbour discovery fails.
+    assert_eq!(with(&|k, m| (v6(k), m.nd_target = [1; 16]).0), Err(Why::Match));
+    let icmp6 = |k: &mut FlowKey, m: &mut FlowKey, kind| {
+        v6(k);
+        m.nd_target = [1; 16];
+        (k.nw_proto, m.nw_proto) = (58, 0xff);
+        (k.tp_src, m.tp_src) = (kind, u16::MAX);
+    };
+    assert_eq!(with(&|k, m| icmp6(k, m, 128)), Ok(0x86dd));
+    assert_eq!(with(&|k, m| icmp6(k, m, 135)), Err(Why::Match));
+    // Flags of TCP, where the protocol is open.
+    assert_eq!(with(&|_, m| m.tcp_flags = 2), Err(Why::Match));
+    // Parts of a tag.
+    let tag = |k: &mut FlowKey, m: &mut FlowKey, bits| {
+        (k.vlans[0].tpid, m.vlans[0].tpid) = (0x8100, u16::MAX);
+        (k.vlans[0].tci, m.vlans[0].tci) = (0x1001 & bits, bits);
+    };
+    assert_eq!(with(&|k, m| tag(k, m, 0x1fff)), Ok(0x8100));
+    assert_eq!(with(&|k, m| tag(k, m, 0x1000)), Ok(0x8100));
+    assert_eq!(with(&|k, m| tag(k, m, 0x1001)), Err(Why::Partly));
+}
+
+#[test]
+fn what_tc_cannot_do_is_refused() {
+    let (key, mut mask) = flow();
+    mask.0.nw_dst = u32::MAX;
+    let of = |actions: &[Action]| {
+        let rule = Rule::new(&key, &mask, actions).unwrap();
+        let device = |no: PortNo| (no.0 == 2).then_some(2);
+        actions::of(&rule, COOKIE, false, device).map(|all| all.len())
+    };
+    assert_eq!(of(&[out(2)]), Ok(1));
+    assert_eq!(of(&[out(4)]), Err(Why::OutPort));
+    let address = Action::SetIpv4 {
+        src: Masked::default(),
+        dst: whole_address(1),
+        tos: Masked::default(),
+        ttl: Masked::default(),
+    };
+    // The protocol is open: ICMP errors have addresses inside.
+    assert!(matches!(of(&[address, out(2)]), Err(Why::Action(_))));
+    assert!(matches!(of(&[Action::Recirc(7)]), Err(Why::Action(_))));
+    let many: Vec<Action> = (0..33).map(|_| out(2)).collect();
+    assert_eq!(of(&many), Err(Why::TooManyActions));
+}
+
+#[test]
+fn a_reply_is_read() {
+    // As the kernel reports a filter: the request, with statistics at its action.
+    let (key, mask) = flow();
+    let rule = Rule::new(&key, &mask, &[]).unwrap();
+    let keys = Keys::of(&rule).unwrap();
+    let actions = actions::of(&rule, COOKIE, false, |_| None).unwrap();
+    let at = place(keys.protocol);
+    let m = at.filter(keys.keys, actions, message::SKIP_HW);
+    let mut bytes = vec![0; m.buffer_len()];
+    m.emit(&mut bytes);
+    let reported = message::read(&bytes).unwrap();
+    assert_eq!((reported.place, reported.cookie), (at, Some(COOKIE)));
+    assert!(!reported.in_hw && reported.counted == message::Counted::default());
+    for n in 0..bytes.len() {
+        // A message that is cut is no filter, or one with less.
+        let _ = message::read(&bytes[..n]);
+    }
+}
+
+#[test]
+fn policies_have_open_vswitchs_names() {
+    assert_eq!(TcPolicy::parse("none"), Some(TcPolicy::None));
+    assert_eq!(TcPolicy::parse("skip_sw"), Some(TcPolicy::SkipSw));
+    assert_eq!(TcPolicy::parse("skip_hw"), Some(TcPolicy::SkipHw));
+    assert_eq!(TcPolicy::parse("SKIP_HW"), None);
+}
+
+/// On a kernel without flower the reason is one line; on another one, the back end starts.
+#[test]
+fn a_kernel_without_flower_has_a_reason() {
+    match Tc::start(0x7e57, TcPolicy::None, false) {
+        Ok(tc) => assert_eq!(tc.adopted(), 0),
+        Err(why) => assert!(!why.is_empty() && !why.contains('\n'), "{why}"),
+    }
+}
+
+/// A packet as `flower` and a flow's key see it.
+#[derive(Clone, Debug)]
+struct Packet {
+    key: FlowKey,
+    tags: u8,
+    fragment: bool,
+}
+
+fn bit() -> impl Strategy<Value = u8> {
+    0_u8..2
+}
+
+/// Packets with small values, so that pairs of them share fields.
+fn packet() -> impl Strategy<Value = Packet> {
+    let l2 = (bit(), bit(), 0_u8..3, 0_u16..3, 0_u16..2);
+    let l3 = (any::<bool>(), bit(), bit(), bit(), bit(), any::<bool>());
+    let protocols = prop_oneof![Just(1_u8), Just(2), Just(6), Just(17), Just(58), Just(132)];
+    let l4 = (protocols, 0_u16..3, 0_u16..3, 0_u16..8, any::<bool>());
+    (l2, l3, l4).prop_map(
+        |((src, dst, tags, vid, pcp), (v6, ip_src, ip_dst, tos, ttl, fragment), l4)| {
+            let (proto, tp_src, tp_dst, flags, nd) = l4;
+            let mut key = FlowKey::default();
+            (key.in_port, key.dl_src[5], key.dl_dst[5]) = (1, src, dst);
+            key.dl_type = if v6 { 0x86dd } else { 0x0800 };
+            for tag in key.vlans.iter_mut().take(usize::from(tags)) {
+                (tag.tpid, tag.tci) = (0x8100, 0x1000 | vid | pcp << 13);
+            }
+            if v6 {
+                (key.ipv6_src[15], key.ipv6_dst[15]) = (ip_src, ip_dst);
+            } else {
+                (key.nw_src, key.nw_dst) = (ip_src.into(), ip_dst.into());
+            }
+            (key.nw_proto, key.nw_tos, key.nw_ttl) = (proto, tos << 2, ttl);
+            key.nw_frag = u8::from(fragment);
+            let has_ports =
+                matches!(proto, 6 | 17 | 132) || (proto, v6) == (1, false) || (proto, v6) == (58, true);
+            if has_ports {
+                let first = if proto == 58 { 128 + 7 * tp_src } else { tp_src };
+                (key.tp_src, key.tp_dst) = (first, tp_dst);
+            }
+            if proto == 6 {
+                key.tcp_flags = flags;
+            }
+            if nd && key.tp_src == 135 {
+                key.nd_target[0] = 1;
+            }
+            Packet { key, tags, fragment }
+        },
+    )
+}
+
+/// Masks of the fields that packets have: each open, exact, or in part.
+fn mask() -> impl Strategy<Value = FlowMask> {
+    (any::<u32>(), any::<[bool; 4]>()).prop_map(|(bits, [proto, ports, flags, nd])| {
+        let (_, mut mask) = flow();
+        let m = &mut mask.0;
+        let has = |n: u32| bits >> n & 1 != 0;
+        m.dl_src = if has(0) { [0xff; 6] } else { [0; 6] };
+        m.dl_dst[5] = if has(1) { 1 } else { 0 };
+        m.vlans[0].tpid = if has(2) { u16::MAX } else { 0 };
+        m.vlans[0].tci = match bits >> 3 & 3 {
+            0 => 0x1000,
+            1 => 0xffff,
+            2 => 0x1fff,
+            _ => 0xf000,
+        };
+        m.vlans[1].tpid = if has(5) { u16::MAX } else { 0 };
+        (m.nw_src, m.ipv6_src[15]) = if has(6) { (u32::MAX, 0xff) } else { (0, 0) };
+        (m.nw_dst, m.ipv6_dst[15]) = if has(7) { (1, 1) } else { (0, 0) };
+        m.nw_tos = if has(8) { 0xfc } else { 0 };
+        m.nw_ttl = if has(9) { 0xff } else { 0 };
+        if proto {
+            m.nw_proto = 0xff;
+            (m.tp_src, m.tp_dst) = if ports {
+                (u16::MAX, 1)
+            } else {
+                (0, u16::from(has(10)))
+            };
+            m.tcp_flags = if flags { 1 + u16::from(has(11)) } else { 0 };
+            m.nd_target = if nd { [0xff; 16] } else { [0; 16] };
+        } else if has(12) {
+            m.nd_target = [0xff; 16];
+        }
+        mask
+    })
+}
+
+/// A plain twin of `flower`: whether a filter with these keys, of this protocol, matches a packet.
+fn matches(keys: &Keys, p: &Packet) -> bool {
+    let k = &p.key;
+    let v6 = k.dl_type == 0x86dd;
+    let outermost = if p.tags > 0 { 0x8100 } else { k.dl_type };
+    let all = &keys.keys;
+    // The value of a key whose mask is given, or all of it.
+    let under = |mask: Option<u128>, have: u128, want: u128| (have ^ want) & mask.unwrap_or(u128::MAX) == 0;
+    macro_rules! mask {
+        ($name:ident) => {
+            all.iter().find_map(|m| match m {
+                Key::$name(v) => Some(u128::from(*v)),
+                _ => None,
+            })
+        };
+    }
+    let mac = |m: &[u8; 6]| m.iter().fold(0_u128, |all, b| all << 8 | u128::from(*b));
+    let mac_mask = |wanted: bool| {
+        all.iter().find_map(|m| match m {
+            Key::EthSrcMask(v) if wanted => Some(mac(v)),
+            Key::EthDstMask(v) if !wanted => Some(mac(v)),
+            _ => None,
+        })
+    };
+    let v4 = |a: &Ipv4Addr| u128::from(a.to_bits());
+    let ip_mask = |name: u8| {
+        all.iter().find_map(|m| match (m, name) {
+            (Key::Ipv4SrcMask(v), 0) | (Key::Ipv4DstMask(v), 1) => Some(v4(v)),
+            (Key::Ipv6SrcMask(v), 2) | (Key::Ipv6DstMask(v), 3) => Some(v.to_bits()),
+            _ => None,
+        })
+    };
+    let is = |proto| k.nw_proto == proto;
+    let small = |v: u16| u128::from(v & 0xff);
+    keys.protocol == outermost
+        && all.iter().all(|key| match key {
+            Key::EthSrc(v) => under(mac_mask(true), mac(&k.dl_src), mac(v)),
+            Key::EthDst(v) => under(mac_mask(false), mac(&k.dl_dst), mac(v)),
+            Key::EthType(v) => *v == outermost,
+            Key::VlanEthType(v) => *v == k.dl_type,
+            Key::VlanId(v) => *v == k.vlans[0].tci & 0xfff,
+            Key::VlanPrio(v) => u16::from(*v) == k.vlans[0].tci >> 13,
+            Key::KeyFlags(v) => under(mask!(KeyFlagsMask), u128::from(p.fragment), u128::from(*v)),
+            Key::Ipv4Src(v) => !v6 && under(ip_mask(0), u128::from(k.nw_src), v4(v)),
+            Key::Ipv4Dst(v) => !v6 && under(ip_mask(1), u128::from(k.nw_dst), v4(v)),
+            Key::Ipv6Src(v) => v6 && under(ip_mask(2), u128::from_be_bytes(k.ipv6_src), v.to_bits()),
+            Key::Ipv6Dst(v) => v6 && under(ip_mask(3), u128::from_be_bytes(k.ipv6_dst), v.to_bits()),
+            Key::IpTos(v) => under(mask!(IpTosMask), k.nw_tos.into(), (*v).into()),
+            Key::IpTtl(v) => under(mask!(IpTtlMask), k.nw_ttl.into(), (*v).into()),
+            Key::IpProto(v) => is(*v),
+            Key::TcpSrc(v) => is(6) && under(mask!(TcpSrcMask), k.tp_src.into(), (*v).into()),
+            Key::TcpDst(v) => is(6) && under(mask!(TcpDstMask), k.tp_dst.into(), (*v).into()),
+            Key::UdpSrc(v) => is(17) && under(mask!(UdpSrcMask), k.tp_src.into(), (*v).into()),
+            Key::UdpDst(v) => is(17) && under(mask!(UdpDstMask), k.tp_dst.into(), (*v).into()),
+            Key::TcpFlags(v) => is(6) && under(mask!(TcpFlagsMask), k.tcp_flags.into(), (*v).into()),
+            Key::Icmpv4Type(v) => is(1) && under(mask!(Icmpv4TypeMask), small(k.tp_src), (*v).into()),
+            Key::Icmpv4Code(v) => is(1) && under(mask!(Icmpv4CodeMask), small(k.tp_dst), (*v).into()),
+            Key::Icmpv6Type(v) => is(58) && under(mask!(Icmpv6TypeMask), small(k.tp_src), (*v).into()),
+            Key::Icmpv6Code(v) => is(58) && under(mask!(Icmpv6CodeMask), small(k.tp_dst), (*v).into()),
+            Key::Other(nla) => {
+                let mut n = [0];
+                nla.emit_value(&mut n);
+                nla.kind() == 102 && n[0] == p.tags
+            }
+            _ => true,
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    /// A filter matches the packets of its flow alone, and the packet that the flow was made for unless that
+    /// is one that rules leave to workers.
+    #[test]
+    fn filters_match_packets_of_their_flow_alone(
+        of in packet(), mask in mask(), others in prop::collection::vec(packet(), 40),
+    ) {
+        let Ok(rule) = Rule::new(&of.key, &mask, &[out(2)]) else { return Ok(()) };
+        let Ok(keys) = Keys::of(&rule) else { return Ok(()) };
+        let flow = of.key.masked(&mask);
+        for p in &others {
+            if matches(&keys, p) {
+                prop_assert!(p.key.masked(&mask) == flow, "{:?} is not of the flow of {of:?}: {keys:?}", p);
+            }
+        }
+        let left_out = of.tags > 1 || of.fragment || of.key.tcp_flags & 7 != 0 && !rule.all_flags;
+        let other_tag = mask.0.vlans[0].tpid == 0 && of.tags > 0;
+        prop_assert!(left_out || other_tag || matches(&keys, &of), "{of:?} is not matched: {keys:?}");
+    }
+}

@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""Offload by tc flower under Linux 6.12, in one emulated machine: filters of the kernel's own, without eBPF."""
+
+import os
+import random
+import re
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+from lab import frames
+from lab.guestlab import main
+from lab.podlab import RUN, PodLab
+from lab.runner import limit
+
+MODULES = ("veth", "tun", "sch_ingress", "cls_bpf", "cls_flower", "act_mirred", "act_gact", "act_pedit", "act_csum", "act_vlan",
+           "act_nat")
+SETTINGS = ("heddle-ebpf=false", "hw-offload=true")
+WIRE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "wire.py")
+MACS = {"a": "02:00:00:00:00:0a", "b": "02:00:00:00:00:0b", "c": "02:00:00:00:00:0c"}
+LAST = {"a": 1, "b": 2, "c": 3}
+
+
+def stats(p):
+    out = p.appctl("dpctl/offload-stats-show")
+    return {key.strip(): int(value) for key, value in re.findall(r"^ +([^:]+): +(\d+)$", out, re.M)}
+
+
+def log(p, word):
+    return p.run(f"grep -a '{word}' {RUN}/heddled.log", check=False)
+
+
+def started(lab, *settings, modules=MODULES):
+    p = PodLab(lab, modules=modules, settings=(*SETTINGS, *settings))
+    p.bridge()
+    return p
+
+
+def pod(p, name):
+    p.run(f"ip netns add {name} && ip link add v{name} type veth peer name eth0 netns {name} && ip link set v{name} up && "
+          f"ip -n {name} link set eth0 address {MACS[name]} && ip -n {name} addr add 10.9.0.{LAST[name]}/24 dev eth0 && "
+          f"ip -n {name} link set lo up && ip -n {name} link set eth0 up")
+    p.vsctl(f"add-port br-int v{name} -- set interface v{name} ofport_request={LAST[name]}")
+
+
+def flows(p, *rules):
+    """Replaces all rules."""
+    p.put(f"{RUN}/rules", "\n".join(rules) + "\n")
+    p.run(f"ovs-ofctl --bundle replace-flows {RUN}/br-int.mgmt {RUN}/rules")
+
+
+def counts(p, match):
+    """Packets and bytes of the rules that match."""
+    out = p.run(f"ovs-ofctl dump-flows {RUN}/br-int.mgmt {match}")
+    found = re.findall(r"n_packets=(\d+), n_bytes=(\d+)", out)
+    return sum(int(n) for n, _ in found), sum(int(n) for _, n in found)
+
+
+def in_tc(p, text):
+    """Whether a flow with this text in its line is a filter."""
+    dump = p.appctl("dpctl/dump-flows -m type=tc")
+    return any(text in line and "offloaded:yes, dp:tc" in line for line in dump.splitlines())
+
+
+def settled(p, source, target):
+    p.meet(source, target)
+
+    def forwards():
+        before = stats(p)["forwarded-packets"]
+        p.pings(source, target, 4, lost=4)
+        return stats(p)["forwarded-packets"] - before >= 8
+    p.wait(f"filters to forward pings to {target}", forwards)
+
+
+def sent(p, source, all_frames, target="b", seconds=2.0, interval=0.0):
+    """The frames of UDP that arrive at pod `target` while pod `source` sends these."""
+    p.run(f"(ip netns exec {target} python3 {WIRE} capture eth0 {seconds} >/run/captured 2>/run/capture-error &)")
+    p.run("sleep 0.6")
+    p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
+    p.run(f"ip netns exec {source} python3 {WIRE} send eth0 {interval} </run/frames")
+    p.run(f"sleep {seconds}; cat /run/capture-error")
+    return [bytes.fromhex(line) for line in p.run("cat /run/captured").split()]
+
+
+def datagram(sport, dport, text=b"0123456789" * 5, source="a", target="b", vlans=(), tos=0, ttl=64, ipv6=False):
+    if ipv6:
+        ends = (f"fd00::{LAST[source]}", f"fd00::{LAST[target]}")
+        packet = frames.ipv6(*ends, 17, frames.udp(*ends, sport, dport, text), tclass=tos, hlim=ttl)
+    else:
+        ends = (f"10.9.0.{LAST[source]}", f"10.9.0.{LAST[target]}")
+        packet = frames.ipv4(*ends, 17, frames.udp(*ends, sport, dport, text), tos=tos, ttl=ttl)
+    return frames.ethernet(MACS[target], MACS[source], 0x86dd if ipv6 else 0x0800, packet, vlans)
+
+
+def warmed(p, frame, text, target="b", source="a"):
+    """A flow of this frame is a filter."""
+    def is_there():
+        sent(p, source, [frame], target, seconds=0.3)
+        return in_tc(p, text)
+    p.wait(f"a filter of {text}", is_there)
+
+
+@limit(400)
+def scenario_pods_on_veths(lab):
+    """Pings, streams and datagrams of pods are forwarded by filters, and counted; rules change under traffic."""
+    p = started(lab)
+    assert "tc is on" in log(p, "netdev_offload"), log(p, "netdev_offload")
+    for name in ("a", "b"):
+        pod(p, name)
+    settled(p, "a", "10.9.0.2")
+    p.pings("a", "10.9.0.2", 10)
+    dump = p.appctl("dpctl/dump-flows -m type=offloaded")
+    assert "offloaded:yes, dp:tc" in dump and "dp:ebpf" not in dump, dump
+    shown = p.appctl("heddle/offload")
+    assert "port va is served by tc in the kernel: eBPF is off" in shown, shown
+    p.serve("b")
+    before = stats(p)
+    rate = p.stream("a", "10.9.0.2", seconds=5)
+    share = (stats(p)["forwarded-bytes"] - before["forwarded-bytes"]) * 8e-6 / (rate * 5)
+    p.tell(f"TCP {rate:.0f} Mbit/s, {share:.0%} of it by filters")
+    assert share > 0.5, (before, stats(p), rate)
+    # Each frame arrives once, as it was sent, and is counted with its Ethernet header.
+    flows(p, "priority=100,udp,in_port=1,tp_dst=5001,actions=output:2", "priority=0,actions=NORMAL")
+    all_frames = [datagram(1000, 5001, b"%06d" % n * 10) for n in range(400)]
+    warmed(p, all_frames[0], "dst=5001")
+    before = counts(p, "udp,in_port=1,tp_dst=5001")
+    arrived = sent(p, "a", all_frames)
+    assert arrived == all_frames, (len(arrived), len(all_frames))
+    after = counts(p, "udp,in_port=1,tp_dst=5001")
+    assert after[0] - before[0] == 400 and after[1] - before[1] == sum(map(len, all_frames)), (before, after)
+    # A change of rules is in the kernel before the reply: no frame passes afterwards.
+    for _ in range(5):
+        p.run(f"ovs-ofctl mod-flows {RUN}/br-int.mgmt udp,in_port=1,tp_dst=5001,actions=drop")
+        assert not sent(p, "a", all_frames[:50], seconds=0.5), "frames pass after the rule was changed"
+        assert in_tc(p, "dst=5001"), p.appctl("dpctl/dump-flows -m")
+        p.run(f"ovs-ofctl mod-flows {RUN}/br-int.mgmt udp,in_port=1,tp_dst=5001,actions=output:2")
+        assert len(sent(p, "a", all_frames[:50], seconds=0.5)) == 50
+    dropped = counts(p, "udp,in_port=1,tp_dst=5001")[0] - after[0]
+    assert dropped == 5 * 100, dropped
+    # Segments that a device makes and sums have right checksums, though addresses were rewritten.
+    flows(p, "priority=100,tcp,in_port=1,nw_dst=10.9.0.9,actions=mod_nw_dst:10.9.0.2,output:2",
+          "priority=100,tcp,in_port=2,nw_dst=10.9.0.1,actions=mod_nw_src:10.9.0.9,output:1", "priority=0,actions=NORMAL")
+    p.run(f"ip -n a neigh add 10.9.0.9 lladdr {MACS['b']} dev eth0")
+    p.run("for dev in va vb; do ethtool -K $dev tso off gso off; ethtool -K $dev tx off; done", check=False)
+    before = stats(p)
+    rate = p.stream("a", "10.9.0.9", seconds=5)
+    share = (stats(p)["forwarded-bytes"] - before["forwarded-bytes"]) * 8e-6 / (rate * 5)
+    snmp = [line.split() for line in p.run("ip netns exec b cat /proc/net/snmp").splitlines() if line.startswith("Tcp:")]
+    assert dict(zip(*snmp))["InCsumErrors"] == "0", snmp
+    p.tell(f"TCP with rewritten addresses {rate:.0f} Mbit/s, {share:.0%} of it by filters")
+    assert share > 0.5, (before, stats(p), rate)
+
+
+@limit(400)
+def scenario_frames_are_those_of_workers(lab):
+    """Each frame is the same whether a worker or a filter forwards it: tags, rewrites, several outputs."""
+    p = started(lab)
+    for name in ("a", "b", "c"):
+        pod(p, name)
+    mac = "02:00:00:00:00:99"
+    kinds = {
+        "output:2": [],
+        "mod_vlan_vid:10,mod_vlan_pcp:3,output:2": [],
+        "strip_vlan,output:2": [(0x8100, 0x600a)],
+        "mod_vlan_vid:20,output:2": [(0x8100, 0x600a)],
+        f"mod_dl_dst:{mac},mod_dl_src:{mac},output:2": [],
+        "mod_nw_ttl:9,mod_nw_tos:32,output:2": [],
+        "dec_ttl,output:2": [],
+        "mod_tp_src:77,mod_tp_dst:5999,output:2": [],
+        "mod_nw_src:10.9.0.77,mod_nw_dst:10.9.0.78,mod_tp_dst:5998,output:3,mod_nw_dst:10.9.0.79,output:2": [],
+        f"output:3,mod_dl_dst:{mac},mod_nw_ttl:3,output:2": [],
+        "output:3,strip_vlan,mod_nw_tos:64,output:2": [(0x8100, 0x200a)],
+        "mod_vlan_vid:30,output:3,strip_vlan,output:2": [],
+    }
+    for ipv6 in (False, True):
+        kind = "udp6" if ipv6 else "udp"
+        rules, all_frames = ["priority=0,actions=NORMAL"], []
+        for n, (actions, tags) in enumerate(kinds.items()):
+            if ipv6:
+                actions = re.sub(r"mod_nw_(src|dst):[\d.]+,", "", actions)
+                actions = re.sub(r"mod_nw_ttl:(\d+)", r"set_field:\1->nw_ttl", actions).replace("mod_nw_tos:", "set_tos:")
+                actions = re.sub(r"set_tos:(\d+)", lambda m: f"set_field:{int(m.group(1)) >> 2}->ip_dscp", actions)
+            vlan = f"dl_vlan={tags[0][1] & 0xfff}" if tags else "vlan_tci=0"
+            rules.append(f"priority=100,{kind},in_port=1,{vlan},tp_dst={5100 + n},actions={actions}")
+            all_frames.append(datagram(2000, 5100 + n, vlans=tags, tos=5, ipv6=ipv6))
+        p.put(f"{RUN}/rules", "\n".join(rules) + "\n")
+        p.run(f"ovs-ofctl -O OpenFlow13 --bundle replace-flows {RUN}/br-int.mgmt {RUN}/rules 2>&1 || "
+              f"ovs-ofctl --bundle replace-flows {RUN}/br-int.mgmt {RUN}/rules")
+        slow = sorted(sent(p, "a", all_frames, seconds=1.5))
+        assert len(slow) == len(all_frames), (len(slow), len(all_frames))
+        p.wait("all of them to be filters", lambda: [sent(p, "a", all_frames, seconds=0.5), all(
+            in_tc(p, f"dst={5100 + n}") for n in range(len(kinds)))][1], timeout=90)
+        before = stats(p)["forwarded-packets"]
+        many = [f for f in all_frames for _ in range(5)]
+        fast = sorted(sent(p, "a", many))
+        assert fast == sorted(f for f in slow for _ in range(5)), (len(fast), [
+            (x.hex(), y.hex()) for x, y in zip(fast, sorted(f for f in slow for _ in range(5))) if x != y][:3])
+        by_filters = stats(p)["forwarded-packets"] - before
+        assert by_filters >= len(many), (by_filters, len(many))
+        p.tell(f"{kind}: {len(kinds)} kinds of actions, {len(many)} frames by filters as by workers")
+
+
+@limit(300)
+def scenario_changes_under_traffic(lab):
+    """Rules change between two outputs while frames come: each frame arrives once, at one of the two."""
+    p = started(lab)
+    for name in ("a", "b", "c"):
+        pod(p, name)
+    flows(p, "priority=100,udp,in_port=1,tp_dst=5001,actions=output:2", "priority=0,actions=NORMAL")
+    all_frames = [datagram(1000, 5001, b"%06d" % n * 10) for n in range(1500)]
+    warmed(p, all_frames[0], "dst=5001")
+    before = stats(p)
+    for name in ("b", "c"):
+        p.run(f"(ip netns exec {name} python3 {WIRE} capture eth0 40 >/run/captured-{name} 2>&1 &)")
+    p.run("sleep 1")
+    p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
+    p.run(f"(ip netns exec a python3 {WIRE} send eth0 0.01 </run/frames; touch /run/sent) >/dev/null 2>&1 &")
+    changes = 0
+    while p.run("ls /run/sent 2>/dev/null", check=False).strip() == "":
+        for out in (3, 2):
+            p.run(f"ovs-ofctl mod-flows {RUN}/br-int.mgmt udp,in_port=1,tp_dst=5001,actions=output:{out}")
+            changes += 1
+    p.run("sleep 1")
+    arrived = {name: p.run(f"cat /run/captured-{name}").split() for name in ("b", "c")}
+    after = stats(p)
+    p.tell(f"{changes} changes ({after['changed'] - before['changed']} of filters), {len(arrived['b'])} and {len(arrived['c'])} "
+           f"of {len(all_frames)} frames, {after['forwarded-packets'] - before['forwarded-packets']} by filters")
+    assert sorted(arrived["b"] + arrived["c"]) == sorted(f.hex() for f in all_frames)
+    assert arrived["b"] and arrived["c"] and after["changed"] - before["changed"] >= changes / 2
+    assert after["forwarded-packets"] - before["forwarded-packets"] > len(all_frames) / 2
+
+
+@limit(400)
+def scenario_killed_under_traffic(lab):
+    """Killed and started again: pods keep their traffic, and the old filters go once the new switch confirms its own."""
+    p = started(lab)
+    for name in ("a", "b"):
+        pod(p, name)
+    settled(p, "a", "10.9.0.2")
+    for turn in range(3):
+        p.run("(ip netns exec a ping -n -q -i 0.1 -c 200 -W 1 10.9.0.2 >/run/pings 2>&1 &)")
+        p.run("sleep 1")
+        p.kill_daemon()
+        p.run("sleep 2")
+        p.start_daemon()
+        adopted = p.appctl("heddle/offload")
+        p.run("sleep 19")
+        out = p.run("cat /run/pings")
+        lost = re.search(r"(\d+) packets transmitted, (\d+) received", out)
+        lost = int(lost.group(1)) - int(lost.group(2))
+        p.tell(f"killed, turn {turn}: {lost} of 200 pings lost")
+        assert lost <= 3, (out, adopted)
+        assert "of an earlier process" in adopted, adopted
+    settled(p, "a", "10.9.0.2")
+    assert stats(p)["adopted-flows"] == 0, stats(p)
+    # Everything goes with exit --cleanup, and with a start without offload.
+    p.kill_daemon()
+    p.vsctl("--no-wait set open_vswitch . other_config:hw-offload=false")
+    p.start_daemon()
+    shown = p.run("tc filter show dev va ingress")
+    assert "flower" not in shown, shown
+    p.pings("a", "10.9.0.2", 5, lost=1)
+
+
+@limit(300)
+def scenario_filters_of_others(lab):
+    """A device with another program's filter stays with workers until that goes, and the filter is left alone."""
+    p = started(lab)
+    for name in ("a", "b"):
+        pod(p, name)
+    settled(p, "a", "10.9.0.2")
+    p.run("tc filter add dev va ingress pref 50 protocol ip flower ip_proto sctp action gact drop")
+    p.wait("the port to stay with workers", lambda: "va stays with workers" in p.appctl("heddle/offload"))
+    p.wait("pings by workers", lambda: p.pings("a", "10.9.0.2", 5, lost=5) == 0)
+    assert "sctp" in p.run("tc filter show dev va ingress")
+    p.run("tc filter del dev va ingress pref 50")
+    p.wait("the port to be offloaded", lambda: "va stays" not in p.appctl("heddle/offload"))
+    settled(p, "a", "10.9.0.2")
+    # Another program removes all filters of flows, then the queueing discipline.
+    p.run("for pref in $(tc filter show dev va ingress | grep -o 'pref [0-9]* flower' | cut -d' ' -f2 | sort -u); do "
+          "tc filter del dev va ingress pref $pref; done")
+    settled(p, "a", "10.9.0.2")
+    p.run("tc qdisc del dev va clsact")
+    settled(p, "a", "10.9.0.2")
+
+
+@limit(120)
+def scenario_kernel_without_flower(lab):
+    """One line in the log says why, and workers forward."""
+    p = started(lab, modules=("veth", "tun", "sch_ingress", "cls_bpf"))
+    for name in ("a", "b"):
+        pod(p, name)
+    p.meet("a", "10.9.0.2")
+    p.pings("a", "10.9.0.2", 5)
+    lines = log(p, "tc is off").splitlines()
+    assert len(lines) == 1 and "CONFIG_NET_CLS_FLOWER" in lines[0], lines
+
+
+if __name__ == "__main__":
+    main()

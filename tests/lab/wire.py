@@ -1,0 +1,78 @@
+"""Sends frames by a device and captures frames on another, inside a machine's namespace. Run there as a program.
+
+    wire.py send DEVICE [INTERVAL_S]      frames as lines of hex on standard input
+    wire.py capture DEVICE SECONDS        prints the frames that arrive at UDP ports 5000 to 5999 as lines of hex
+"""
+
+import socket
+import struct
+import sys
+import time
+
+ETH_P_ALL = 3
+PACKET_AUXDATA = 8
+SOL_PACKET = 263
+TP_STATUS_VLAN_VALID = 1 << 4
+
+
+def opened(device):
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    sock.bind((device, 0))
+    return sock
+
+
+def send(device, interval):
+    sock = opened(device)
+    for line in sys.stdin:
+        sock.send(bytes.fromhex(line.strip()))
+        time.sleep(interval)
+
+
+def tagged(frame, auxiliary):
+    """The frame with the tag that the kernel keeps beside it."""
+    for level, kind, data in auxiliary:
+        if level == SOL_PACKET and kind == PACKET_AUXDATA:
+            status, _, _, _, _, tci, tpid = struct.unpack("=IIIHHHH", data[:20])
+            if status & TP_STATUS_VLAN_VALID:
+                return frame[:12] + struct.pack("!HH", tpid, tci) + frame[12:]
+    return frame
+
+
+def udp_port(frame):
+    """The destination port of a datagram of IPv4 or IPv6, with one tag or none."""
+    at = 12
+    kind = struct.unpack_from("!H", frame, at)[0]
+    if kind == 0x8100:
+        at += 4
+        kind = struct.unpack_from("!H", frame, at)[0]
+    if kind == 0x0800 and frame[at + 11] == 17:
+        at += 2 + (frame[at + 2] & 15) * 4
+    elif kind == 0x86dd and frame[at + 8] == 17:
+        at += 42
+    else:
+        return 0
+    return struct.unpack_from("!H", frame, at + 2)[0]
+
+
+def capture(device, seconds):
+    sock = opened(device)
+    sock.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        sock.settimeout(max(0.01, end - time.monotonic()))
+        try:
+            frame, auxiliary, _, address = sock.recvmsg(65536, 256)
+        except TimeoutError:
+            break
+        frame = tagged(frame, auxiliary)
+        # Outgoing frames are no arrivals.
+        if address[2] != 4 and len(frame) >= 42 and 5000 <= udp_port(frame) < 6000:
+            print(frame.hex(), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "send":
+        send(sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    else:
+        capture(sys.argv[2], float(sys.argv[3]))
