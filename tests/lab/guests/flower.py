@@ -285,7 +285,7 @@ def scenario_filters_of_others(lab):
 
 @limit(120)
 def scenario_kernel_without_flower(lab):
-    """One line in the log says why, and workers forward."""
+    """One line in the log has the reason, and workers forward."""
     p = started(lab, modules=("veth", "tun", "sch_ingress", "cls_bpf"))
     for name in ("a", "b"):
         pod(p, name)

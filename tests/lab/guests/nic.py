@@ -167,7 +167,7 @@ def scenario_virtual_function(lab):
     shown = card.run("ip link show card0")
     assert re.search(rf"vf 1 .*{mac}.*trust on", shown), shown
     card.run("ip -n pod addr add 10.9.0.7/24 dev eth0")
-    # QEMU's card does not forward between its functions: the cable is the way out.
+    # QEMU's card does not forward between its functions: packets leave by the cable.
     card.meet("pod", "10.9.0.2", timeout=120)
     # The pod renames the device: it is found by its address on the bus.
     card.run("ip -n pod link set eth0 down && ip -n pod link set eth0 name other")

@@ -1,5 +1,5 @@
 //! `hw-offload`, `heddle-ebpf` and `tc-policy`: flows of `system` and `internal` ports go to a program in the
-//! kernel (eBPF), and to filters of tc in the kernel or a network card.
+//! kernel (eBPF). Flows of `system` ports also go to filters of tc, in the kernel or a network card.
 //!
 //! The default is that ports of bridges of type `system` count, where Open vSwitch has the kernel's datapath.
 //! The first of these bridges decides it. A setting for all bridges decides it with the first configuration.
