@@ -1,17 +1,17 @@
-//! Connections that move to the tracker of another node, with all that the other tracker needs to continue.
+//! Connections that move to the tracker of another node, with the state that the other tracker needs.
 //!
 //! **Problem.** A guest moves to another node while its TCP connections pass through stateful rules and
 //! address translation. The other tracker has to know them before the first packet, with the same translation
 //! and the same windows.
 //!
-//! **Use.** The first node passes over its connections ([`Conntrack::scan`]) and copies those of the guest
-//! ([`Seen::portable`]). The other node adds them, one by one ([`Conntrack::import`]). The steps may be
-//! repeated with later copies. At the end the other node calls [`Seen::settle`] for each, and the first node
-//! ends its own ones ([`Conntrack::end_where`]).
+//! **Use.** The source node scans its connections ([`Conntrack::scan`]) and copies those of the guest
+//! ([`Seen::portable`]). The target node adds them one by one ([`Conntrack::import`]). Both steps may be
+//! repeated with later copies. At the end the target calls [`Seen::settle`] for each, and the source ends its
+//! own connections ([`Conntrack::end_where`]).
 //!
 //! **Windows.** A copy may be older than the guest's last segment. Then the importer sets `learn`, and the
-//! next segment shows the windows, as after an offload ([`crate::offloaded`]). This lasts until that segment,
-//! or until `settle`. The windows of an offloaded connection are unknown at the first node, too
+//! tracker takes the windows from the next segment, as after an offload ([`crate::offloaded`]). This lasts
+//! until that segment, or until `settle`. The source does not know the windows of an offloaded connection
 //! ([`Portable::loose`]).
 //!
 //! **Trust.** A copy may come from a hostile file: [`Portable::check`] refuses values that no tracker makes.
@@ -31,41 +31,41 @@ use crate::tuple::Tuple;
 use heddle_wire::ip::proto;
 use std::fmt;
 
-/// Maximum number of announced connections in a copy.
+/// Maximum number of expected connections in a copy.
 pub const MAX_ANNOUNCED: usize = 8;
 
-/// One connection as it moves.
+/// A copy of one connection, for the tracker of another node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Portable {
     /// Tuple of the original direction.
     pub orig: Tuple,
     /// Tuple of the reply direction.
     pub reply: Tuple,
-    /// The end of the original direction that is translated.
+    /// The endpoint of the original direction that is translated.
     pub nat: Option<NatEnd>,
-    /// Original tuple of the connection that announced it.
+    /// Original tuple of the parent, for a related connection.
     pub parent: Option<Tuple>,
-    /// The helper that it was committed with.
+    /// The helper of the connection's commit.
     pub helper: Option<CtHelper>,
     /// Mark.
     pub mark: u32,
     /// Label.
     pub label: u128,
-    /// Time until it expires without packets.
+    /// Milliseconds until the connection expires without packets.
     pub left_ms: u64,
-    /// Both ends of TCP.
+    /// Windows and states of both TCP endpoints, original source first; `None`: not TCP.
     pub tcp: Option<[Peer; 2]>,
     /// The TCP windows are unknown, since an offload back end forwards the segments.
     pub loose: bool,
     /// Packets seen, if the protocol has no states.
     pub phase: Phase,
-    /// Shifts of sequence numbers by a helper's rewrites, original direction first; zero: none.
+    /// Offsets of sequence numbers after a helper's rewrites, original direction first; zero: none.
     pub skews: [u64; 2],
-    /// Connections that this one has announced and that have not begun.
+    /// Connections that the helper expects, and that have not begun.
     pub announced: Vec<Announced>,
 }
 
-/// A connection that a helper expects.
+/// A connection that a helper expects (Linux: expectation).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Announced {
     /// The announcing packet went in the reply direction.
@@ -76,7 +76,7 @@ pub struct Announced {
     pub own_port: Option<u16>,
 }
 
-/// The reason why a copy cannot be a connection.
+/// The first contradiction in a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Malformed(pub &'static str);
 
@@ -88,7 +88,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Whether a tuple is one that packets have.
+/// Whether a packet can have this tuple.
 fn is_tuple(t: &Tuple) -> bool {
     let fits = |addr: u128| t.ipv6 || addr <= u32::MAX.into();
     let ends = if t.is_icmp() {
@@ -141,7 +141,7 @@ impl Portable {
         let controls = self.skews != [0; 2] || !self.announced.is_empty();
         is(!controls || control, "changes of a helper without a helper")
     }
-    /// Flags of its record.
+    /// Flags of the record that the copy becomes.
     fn flags(&self) -> u64 {
         let nat = match self.nat {
             None => 0,
@@ -176,20 +176,20 @@ impl Seen<'_> {
             orig.reversed()
         }
     }
-    /// Whether it came from another tracker, and its move is not finished.
+    /// Whether the connection was imported, and its move is not finished.
     pub fn is_imported(&self) -> bool {
         self.record.state() & IMPORTED != 0
     }
-    /// Finishes the move of an imported connection: from now on its windows are checked like all others'.
+    /// Finishes the move of an imported connection: from now on its TCP windows are checked as usual.
     pub fn settle(&self) {
         self.record.clear_state(IMPORTED | UNTRIED | RELEARN);
     }
-    /// A copy for another tracker.
+    /// Copies the connection for another tracker.
     pub fn portable(&self) -> Portable {
         let (r, flags) = (self.record, self.record.flags());
         let orig = r.orig();
         let is_tcp = orig.proto == proto::TCP;
-        // Under the lock all words are of one time. If it is busy all the time, they may not be.
+        // Under the lock all words are of one time. If the lock stays busy, they may differ in time.
         let peers = || r.with_peers(|peers| *peers).unwrap_or_else(|| r.peers());
         let state = r.state();
         Portable {
@@ -236,8 +236,8 @@ impl Seen<'_> {
 }
 
 impl Conntrack {
-    /// Ends the connections that `wanted` selects among the next `budget` records, and frees them. Returns
-    /// their number and the next `at`, like [`Conntrack::flush`].
+    /// Ends and frees the connections for which `wanted` is true, among `budget` records from `at` on.
+    /// Returns their number and the next `at`, like [`Conntrack::flush`].
     pub fn end_where(
         &self,
         now_ms: u64,

@@ -2,17 +2,17 @@
 //!
 //! | bytes | content |
 //! | --- | --- |
-//! | 2 | position of the zone |
+//! | 2 | index of the zone in the header |
 //! | 2 | flags: the constants below |
 //! | 1 | protocol |
 //! | 4 | milliseconds until it expires without packets |
 //! | 12 or 36 | original direction: two addresses, then two ports, or identifier, type and code of ICMP |
-//! | 12 or 36 | reply direction, in the same form; if an end is translated |
-//! | 12 or 36 | the connection that announced it |
+//! | 12 or 36 | reply direction, in the same form; only if an endpoint is translated |
+//! | 12 or 36 | original direction of the parent, for a related connection |
 //! | 4, 16 | mark; label |
-//! | 24 | TCP, each end: highest sequence number sent, highest allowed (4 each), window (2), scale (1), state (1) |
-//! | 16 | shifts of sequence numbers |
-//! | 1 + 5 n | announced connections: their number; each: flags (1), port (2), own port (2) |
+//! | 24 | TCP, each endpoint: highest sequence number sent, highest allowed (4 each), window (2), scale (1), state (1) |
+//! | 16 | offsets of sequence numbers |
+//! | 1 + 5 n | expected connections: their number; each: flags (1), port (2), own port (2) |
 
 use crate::reader::Reader;
 use crate::{Error, MAX_SECTION_BYTES};
@@ -35,16 +35,16 @@ const TFTP: u16 = 1 << 10;
 /// Packets seen: two bits.
 const PHASE_SHIFT: u32 = 11;
 const KNOWN: u16 = (1 << 13) - 1;
-/// A scale that is none, and one that is unknown.
+/// Values in place of a window scale: none was negotiated; the scale is unknown.
 const NO_SCALE: u8 = 0xff;
 const UNKNOWN_SCALE: u8 = 0xfe;
-/// Flags of an announced connection.
+/// Flags of an expected connection.
 const REPLY: u8 = 1;
 const OWN_PORT: u8 = 2;
-/// No connection is longer.
+/// Upper bound for the length of a connection in the file.
 const MAX_BYTES: usize = 256;
 
-/// Connections of one section, as they are written.
+/// Content of a section with connections, while it is written.
 #[derive(Clone, Debug)]
 pub struct Chunk {
     bytes: Vec<u8>,
@@ -65,7 +65,7 @@ impl Chunk {
     pub fn is_full(&self) -> bool {
         self.bytes.len() > MAX_SECTION_BYTES - MAX_BYTES
     }
-    /// Whether there is room for this number of connections, whatever they are.
+    /// Whether there is room for this number of connections of maximum length.
     pub fn has_room(&self, connections: u32) -> bool {
         let needed = usize::try_from(connections)
             .unwrap_or(usize::MAX)
@@ -80,8 +80,8 @@ impl Chunk {
     pub fn is_empty(&self) -> bool {
         self.connections == 0
     }
-    /// Adds a connection of the zone at this position. `false`: there is no room, or no tracker makes such a
-    /// connection.
+    /// Adds a connection of the zone with this index. `false`: there is no room, or [`Portable::check`]
+    /// refuses the connection.
     pub fn add(&mut self, zone: u16, c: &Portable) -> bool {
         if self.is_full() || c.check().is_err() {
             return false;
@@ -113,7 +113,7 @@ fn flags(c: &Portable) -> u16 {
         | (c.phase as u16) << PHASE_SHIFT
 }
 
-#[allow(clippy::cast_possible_truncation)] // checked: addresses of IPv4, ports, parts of ICMP
+#[allow(clippy::cast_possible_truncation)] // `check` bounds IPv4 addresses and ports
 fn put_tuple(out: &mut Vec<u8>, t: &Tuple) {
     for end in [t.src, t.dst] {
         if t.ipv6 {
@@ -173,7 +173,7 @@ fn put(out: &mut Vec<u8>, zone: u16, c: &Portable) {
     }
 }
 
-/// The connections of one section, each with the position of its zone.
+/// Reads the connections of one section, each with the index of its zone.
 #[derive(Clone, Copy, Debug)]
 pub struct Connections<'a> {
     rest: Reader<'a>,

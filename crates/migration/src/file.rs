@@ -30,12 +30,12 @@ impl Key {
     }
 }
 
-/// The protection of a file.
+/// The seal of a file: a hash of all bytes before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seal {
-    /// SHA-256: finds accidents.
+    /// SHA-256: detects accidental changes.
     Digest = 0,
-    /// HMAC-SHA256: finds changes by anyone without the key.
+    /// HMAC-SHA256: detects changes by anyone without the key.
     Keyed = 1,
 }
 
@@ -71,7 +71,7 @@ impl Sealing {
     }
 }
 
-/// Makes a file, piece by piece.
+/// Makes a file, one section after the other.
 pub struct Writer {
     seal: Sealing,
     connections: u64,
@@ -167,12 +167,12 @@ impl Writer {
     }
 }
 
-/// A file whose seal is right.
+/// A file with a valid seal.
 #[derive(Clone, Debug)]
 pub struct File<'a> {
-    /// The file's own description.
+    /// Properties of the whole file.
     pub header: Header,
-    /// Protection.
+    /// Kind of the seal.
     pub seal: Seal,
     /// Number of connections.
     pub connections: u64,
@@ -184,7 +184,8 @@ impl<'a> File<'a> {
     /// Reads a whole file.
     ///
     /// # Errors
-    /// The reason why it is refused. The content was not read then, but for its shape.
+    /// The reason why the file is refused. Only the lengths and kinds of sections are read before the seal is
+    /// compared.
     pub fn open(bytes: &'a [u8], key: Option<&Key>) -> Result<Self, Error> {
         if bytes.len() > MAX_FILE_BYTES + 64 {
             return Err(Error::TooLarge("the length of the file"));
@@ -231,7 +232,7 @@ impl<'a> File<'a> {
         }
         let (sealed, tag) = bytes.split_at(bytes.len() - SEAL_BYTES);
         let right = match key {
-            // In constant time.
+            // `verify` compares in constant time.
             Some(key) => hmac::verify(&key.0, sealed, tag).is_ok(),
             None => digest::digest(&digest::SHA256, sealed).as_ref() == tag,
         };

@@ -1,7 +1,8 @@
-//! The file by which the connections of one port go to another node.
+//! The file that carries the connections of one port to another node.
 //!
-//! **Problem.** The file crosses a network or is stored on a disk, before a switch reads it as hostile input.
-//! The file must be whole, bounded, and of a known version, before any connection of it is used.
+//! **Problem.** The file crosses a network or is stored on a disk, so the switch that reads it treats it as
+//! hostile input. No connection is used before the file is known to be whole, bounded, and of a known
+//! version.
 //!
 //! **Format**, version 1. Numbers are in network byte order. A text is its length in 16 bits, and UTF-8.
 //!
@@ -16,9 +17,9 @@
 //! | – kind 2, any number | number of connections (4), then each as in [`connection`] |
 //! | – kind 3, once, at the end | number of all connections (8), seal of all bytes before it (32) |
 //!
-//! **Safe error.** A doubtful file is refused as a whole. [`File::open`] compares the seal before it returns
-//! any content. Values of connections are checked after that ([`connection::Connections`]): the owner of a
-//! key may be hostile, too.
+//! **Safe error.** A wrong file is refused as a whole. [`File::open`] compares the seal before it returns any
+//! content. Values of connections are checked after that ([`connection::Connections`]), also in a file with
+//! an HMAC: the owner of the key may be hostile, too.
 
 pub mod connection;
 mod file;
@@ -43,18 +44,18 @@ pub const MAX_NAME_BYTES: usize = 1024;
 /// Length of a key, bytes.
 pub const KEY_BYTES: std::ops::RangeInclusive<usize> = 16..=4096;
 
-/// The file's own description.
+/// The first section: properties of the whole file.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Header {
     /// The guest could send packets while the connections were read.
     pub live: bool,
     /// Time of the export, seconds since 1970.
     pub made_s: u64,
-    /// Logical port.
+    /// Name of the logical port.
     pub port: String,
-    /// Program and version that wrote it.
+    /// Program that wrote the file, and its version.
     pub writer: String,
-    /// Names of zones; connections have positions in this list.
+    /// Names of zones; a connection has the index of its zone in this list.
     pub zones: Vec<String>,
 }
 
@@ -65,15 +66,15 @@ pub enum Error {
     NotAMigration,
     /// A version that this program does not read.
     Version(u16),
-    /// The end is missing, or bytes follow it.
+    /// The file ends within a section.
     Truncated,
     /// The content contradicts the format.
     Malformed(&'static str),
     /// A part exceeds a bound.
     TooLarge(&'static str),
-    /// The seal is wrong: the bytes are not those that were written, or the key is another one.
+    /// The seal is wrong: the file was changed, or the key is another one.
     Seal,
-    /// A key sealed the file, and none was given.
+    /// The file has an HMAC, and no key was given.
     NeedsKey,
     /// A key was given, and the file was sealed without one.
     HasNoKey,

@@ -1,4 +1,4 @@
-//! Reads numbers and texts from bytes, and never beyond them.
+//! Reads numbers and texts from bytes, with an error at their end.
 
 use crate::Error;
 

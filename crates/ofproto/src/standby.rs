@@ -1,23 +1,23 @@
 //! Two devices of one guest behind one OpenFlow port: the representor of a VF and a virtio port, for example.
 //!
-//! **Problem.** A guest with a failover pair sends by either device, and changes over without a word to the
-//! switch. Rules, learned addresses and connections must not see that.
+//! **Problem.** A guest with a failover pair sends by either device, and does not notify the switch when it
+//! changes the device. Rules, learned addresses and connections must not depend on the device.
 //!
-//! **Shape.** Packets from both devices have the port's number. Packets to the port leave by the active
-//! device. A device becomes the active one when a frame with the guest's source address comes from it.
-//! Packets from the other device are forwarded all the same.
+//! **Design.** Packets from both devices have the port's number. Packets to the port leave by the active
+//! device. A device becomes active when a frame with the guest's source address comes from it. Packets from
+//! the other device are forwarded, too.
 //!
-//! **Learning costs nothing on the way of cached packets.** Each translation of a packet from or to the port
-//! depends on `Part::Standby`, whose generation is counted up at each change. So after a change all cached
-//! flows of both devices are translated again before their next use. The next frame from the device that the
-//! guest has left reaches the translation, too, and makes that device active again.
+//! **Cost.** Packets of cached flows are not checked. Each translation of a packet from or to the port
+//! depends on `Part::Standby`, whose generation is incremented at each change. So after a change, all cached
+//! flows of both devices are translated again before their next use. A later frame from the other device is
+//! translated, too, and makes that device active again.
 
 use heddle_datapath_api::PortNo;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// The pair of devices of one OpenFlow port.
+/// The pair of devices of one OpenFlow port; clones share it.
 #[derive(Clone)]
 pub struct Standby(Arc<Shared>);
 
@@ -47,11 +47,11 @@ impl Standby {
             changes: AtomicU64::new(0),
         }))
     }
-    /// Whether it is the pair of these ports, with this address.
+    /// Whether the pair has these ports and this address.
     pub fn is_of(&self, primary: PortNo, standby: PortNo, mac: Option<[u8; 6]>) -> bool {
         (self.0.primary, self.0.standby, self.0.mac) == (primary, standby, mac)
     }
-    /// The datapath port that packets leave by.
+    /// The datapath port of the active device: packets to the guest leave by it.
     pub fn active(&self) -> PortNo {
         match self.0.by_standby.load(Relaxed) {
             true => self.0.standby,
@@ -77,7 +77,7 @@ impl Standby {
         let guest = self.0.mac.map_or(unicast, |mac| mac == source);
         own && guest && port != self.active()
     }
-    /// Makes a device active. `true`: it was not. The caller then counts the generation up.
+    /// Makes a device active. `true`: it was not active; then the caller increments the generation.
     pub(crate) fn change_to(&self, port: PortNo) -> bool {
         let standby = port == self.0.standby;
         let changed = self.0.by_standby.swap(standby, Relaxed) != standby;
@@ -86,7 +86,7 @@ impl Standby {
         }
         changed
     }
-    /// The device to use if the active one has lost its link and the other one has it.
+    /// The device that should become active: the other one, if it has a link and the active one has none.
     pub(crate) fn with_link(&self, primary_up: bool, standby_up: bool) -> Option<PortNo> {
         let (active, other, to) = match self.active() == self.0.standby {
             true => (standby_up, primary_up, self.0.primary),

@@ -1,4 +1,4 @@
-//! The adoption of a copy by a tracker.
+//! Adds a copy of another tracker's connection to this tracker.
 
 use super::{Malformed, Portable};
 use crate::events::Event;
@@ -18,33 +18,33 @@ use heddle_sync::ReadGuard;
 use heddle_wire::ip::proto;
 use std::fmt;
 
-/// The way in which a copy became a connection.
+/// Outcome of an import.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Imported {
     /// The tracker had no such connection.
     New,
-    /// An earlier copy that no packet has used yet got the values of this one.
+    /// An earlier import that no TCP segment has used yet got the values of this copy.
     Renewed,
-    /// The tracker had tracked a connection between the same ends by itself. The copy is in its place.
+    /// The tracker had tracked a connection between the same endpoints by itself. The copy replaced it.
     Replaced,
-    /// An earlier copy is in use here. Its state is newer, and stays.
+    /// An earlier import is in use here, or is not TCP. Its state stays.
     InUse,
 }
 
-/// The reason why a copy is not a connection here.
+/// The reason why a copy was not imported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Refusal {
-    /// No tracker makes such a connection.
+    /// [`Portable::check`] refuses the copy.
     Malformed,
-    /// The time left is over.
+    /// No time is left until the connection expires.
     Expired,
-    /// The translated address and port are another connection's.
+    /// Another connection has the translated address and port.
     NatClash,
     /// The zone's limit is reached.
     ZoneFull,
     /// The limit of all zones is reached, or the index is full.
     Full,
-    /// The system took the processor from a thread in the midst of a change. A repetition may succeed.
+    /// A thread was preempted in the midst of a change to the table. A repetition may succeed.
     Busy,
 }
 
@@ -85,7 +85,7 @@ impl From<Refused> for Refusal {
     }
 }
 
-/// The class of the timeout of a copy.
+/// Timeout class of a copy.
 fn class(c: &Portable) -> Class {
     match (&c.tcp, c.phase) {
         (Some([a, b]), _) => tcp::class(a.state, b.state),
@@ -97,22 +97,23 @@ fn class(c: &Portable) -> Class {
     }
 }
 
-/// The relation of a copy to an existing connection between the same ends.
+/// An existing connection between the endpoints of a copy.
 enum Existing<'a> {
     Nothing,
-    /// The same connection: it gets the values of the copy.
+    /// The same connection: the copy's values replace its own.
     Same(Hit<'a>, Imported),
-    /// Another translation or direction: it ends.
+    /// A connection with another translation or direction: the import ends it.
     Other(ConnId),
     InUse,
 }
 
 impl Conntrack {
-    /// Adds a copy of another tracker's connection to a zone, with the timeout policy of that name.
-    /// `learn`: segments may have passed since the copy was made, so the next one shows the TCP windows.
+    /// Adds a copy of another tracker's connection to a zone, with the timeout policy of the name `policy`.
+    /// `learn`: segments may have passed since the copy was made, so TCP windows are taken from the next
+    /// segment.
     ///
     /// # Errors
-    /// The reason why the connection is not kept. Other connections stay as they were.
+    /// The reason why the copy is not imported. Connections between other endpoints have not changed.
     pub fn import(
         &self,
         now_ms: u64,
@@ -176,7 +177,7 @@ impl Conntrack {
         self.lookup(now_ms, &Key::new(t, zone), self.hash(t, zone), false)
     }
 
-    /// Whether packets of the reply direction are another connection's.
+    /// Whether another connection has the reply tuple of a translated copy.
     fn reply_is_taken(&self, now_ms: u64, zone: u16, c: &Portable) -> bool {
         let own = self.holder(now_ms, zone, &c.orig).map(|h| h.number);
         let holder = self.holder(now_ms, zone, &c.reply).map(|h| h.number);
@@ -207,7 +208,7 @@ impl Conntrack {
         }
     }
 
-    /// Gives an existing connection the values of a copy.
+    /// Replaces the values of an existing connection with those of a copy.
     fn renew(&self, h: Hit<'_>, c: &Portable, expires_ms: u64, bits: u64) {
         let r = h.record;
         r.clear_state(LOOSE | RELEARN);
@@ -215,7 +216,7 @@ impl Conntrack {
         if let Some(copied) = c.tcp {
             let put = |peers: &mut [tcp::Peer; 2]| *peers = copied;
             if r.with_peers(put).is_none() {
-                // A worker that was preempted has the lock. The next segment shows the windows.
+                // A worker that was preempted has the lock. So the windows are taken from the next segment.
                 r.set_state(RELEARN);
             }
         } else {
@@ -225,7 +226,7 @@ impl Conntrack {
         r.set_mark(c.mark, u32::MAX);
         let _ = r.set_label(c.label, u128::MAX);
         self.touch(h.number, r, expires_ms);
-        // A back end here has the earlier values.
+        // An offload back end has the earlier values.
         self.leaves(h.number, r);
     }
 
@@ -242,13 +243,13 @@ impl Conntrack {
     }
 }
 
-/// Bits of the state of an imported connection.
+/// State bits of an imported connection.
 fn state_bits(c: &Portable, learn: bool) -> u64 {
     let Some([a, b]) = c.tcp else {
         debug_assert!(c.orig.proto != proto::TCP);
         return IMPORTED | c.phase.bits();
     };
-    // A handshake is not resumed in its midst: both ends repeat their segments.
+    // Only established connections learn: in a handshake both endpoints repeat their segments.
     let up = a.state.min(b.state) >= TcpState::Established;
     let loose = if c.loose && up { LOOSE } else { 0 };
     let relearn = if learn && up { RELEARN } else { 0 };

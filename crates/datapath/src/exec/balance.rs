@@ -129,13 +129,13 @@ impl Exec<'_> {
         }
     }
 
-    /// Whether a bucket has moved since this worker last looked.
+    /// Whether a bucket has moved since this worker last sent its queued packets for a move.
     #[inline]
     fn has_moved(&self, choice: BucketChoice) -> bool {
         choice.moved.wrapping_sub(self.tx.moves_seen).cast_signed() > 0
     }
 
-    /// Sends all queued packets: on the old port of a bucket there may be packets of the same flow.
+    /// Sends all queued packets: the queue of a bucket's old port may have packets of the same flow.
     #[cold]
     fn send_before_move(&mut self, choice: BucketChoice) {
         self.tx.moves_seen = choice.moved;

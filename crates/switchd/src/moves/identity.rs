@@ -1,21 +1,21 @@
-//! A port, its zones and its addresses, as the database has them.
+//! A port with its zones and addresses, from the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use heddle_ovsdb::{Db, Row};
 
-/// The key of `Interface.external_ids` with the name of the logical port.
+/// Key of `Interface.external_ids` with the name of the logical port.
 const LOGICAL_PORT: &str = "iface-id";
-/// Keys of `Interface.external_ids` with the guest's addresses: OVN-Kubernetes, Kube-OVN.
+/// Keys of `Interface.external_ids` with the guest's addresses: of OVN-Kubernetes and of Kube-OVN.
 const ADDRESSES: [&str; 2] = ["ip_addresses", "ip"];
-/// Keys of `Bridge.external_ids` with the number of a zone begin with this, as OVN writes them.
+/// Prefix of the keys of `Bridge.external_ids` with the numbers of zones, as OVN writes them.
 const ZONE: &str = "ct-zone-";
 
 /// A port of the database.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PortIdentity {
-    /// Interface.
+    /// Name of the interface.
     pub(crate) interface: String,
     pub(crate) bridge: String,
     /// Logical port: `external_ids:iface-id`, or the interface's name.
@@ -35,7 +35,7 @@ fn logical(name: &str, ids: &BTreeMap<String, String>) -> String {
     ids.get(LOGICAL_PORT).map_or(name, String::as_str).to_owned()
 }
 
-/// Addresses of a list, with or without the lengths of their prefixes.
+/// Addresses in the texts of [`ADDRESSES`], with or without prefix lengths.
 fn addresses(ids: &BTreeMap<String, String>) -> BTreeSet<IpAddr> {
     let texts = ADDRESSES.iter().filter_map(|key| ids.get(*key));
     let each = texts.flat_map(|text| text.split([',', ' ', '"', '[', ']']));
@@ -53,7 +53,8 @@ fn zones(bridge: &Row) -> BTreeMap<String, u16> {
 }
 
 impl PortIdentity {
-    /// The port with this name: of an interface, or of a logical port.
+    /// Finds the port with this name of an interface or of a logical port. An interface's name has
+    /// precedence.
     pub(crate) fn find(db: &Db, name: &str) -> Result<Self, String> {
         let mut found: Option<Self> = None;
         for bridge in db.rows("Bridge") {

@@ -1,13 +1,13 @@
-//! Ports whose connections go to another node or come from there (`heddle migrate`).
+//! Moves of a port's connections to another node, or from there (`heddle migrate`).
 //!
-//! **Steps.** The first node copies the port's connections ([`copy`]), maybe several times. The other node
-//! adds the copies ([`take`]). At the end the first node ends its own connections, and the other one checks
-//! TCP windows as usual again ([`finish`]). [`abort`] undoes a step: the first node keeps its connections,
-//! the other one ends the copies.
+//! **Steps.** The source node copies the port's connections ([`copy`]), once or several times. The target
+//! node adds the copies ([`take`]). At the end ([`finish`]) the source ends its own connections, and the
+//! target checks TCP windows as usual again. [`abort`] gives a move up: the source keeps its connections, and
+//! the target ends the copies.
 //!
 //! **State.** A step is one request or a series of them. Only the choice of zones and addresses is kept
-//! between them ([`Session`]). So a client that is killed leaves nothing that a repetition does not replace.
-//! A daemon that is killed loses its connections, and the session with them.
+//! between requests ([`Session`]). If the client is killed, a repetition replaces all that it left. If the
+//! daemon is killed, it loses its connections, and the session with them.
 
 mod identity;
 mod selection;
@@ -25,12 +25,12 @@ use parking_lot::Mutex;
 /// Maximum number of ports with a move that is not finished.
 const MAX_SESSIONS: usize = 4096;
 
-/// The part that this node plays in a move.
+/// Role of this node in a move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// The guest leaves.
+    /// The guest leaves this node.
     Source,
-    /// The guest comes.
+    /// The guest comes to this node.
     Target,
 }
 
@@ -46,16 +46,16 @@ impl Role {
 /// The move of one port, at this node.
 #[derive(Debug)]
 pub(crate) struct Session {
-    /// Number that a series of requests names.
+    /// Number by which the requests of a series name the session.
     pub(crate) id: u64,
     pub(crate) role: Role,
     /// The guest could send packets during the last export.
     pub(crate) live: bool,
     pub(crate) began_ms: u64,
     pub(crate) selection: Selection,
-    /// At the target: the zone here of each zone of the file, or the reason why there is none.
+    /// At the target: for each zone of the file, the zone of this node, or the reason why there is none.
     pub(crate) mapping: Vec<Result<MovedZone, String>>,
-    /// Connections by outcome.
+    /// Number of connections by outcome.
     pub(crate) counts: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -80,7 +80,7 @@ struct Sessions {
 }
 
 impl Moves {
-    /// Begins a step. An earlier one of the same port is replaced.
+    /// Begins a step. Replaces an earlier session of the same port.
     pub(crate) fn begin(
         &self,
         role: Role,

@@ -1,12 +1,12 @@
-//! The connections that are a port's.
+//! Selects the connections that belong to a port.
 //!
-//! * The zone with the name of the logical port is the port's: all its connections are.
-//! * A zone of a router (`..._snat`, `..._dnat`) translates for many ports on this node, as does a zone that
-//!   the operator names. Connections with an address of the port are the port's; all others stay.
-//! * All other zones are other ports'.
+//! * All connections of the zone with the name of the logical port belong to the port.
+//! * Ports share a router's zones (`..._snat`, `..._dnat`), and zones that the operator names. Their
+//!   connections with an address of the port belong to the port; all others stay.
+//! * No connection of another zone belongs to the port.
 //!
-//! Addresses come from the operator or the orchestrator. An address that a guest announces is not believed:
-//! with another tenant's address it would get this tenant's connections.
+//! Addresses come from the operator or the orchestrator. An address that a guest announces is ignored: with
+//! another tenant's address, the guest would get that tenant's connections.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,14 +15,14 @@ use heddle_conntrack::scan::Seen;
 
 use super::PortIdentity;
 
-/// Endings of the names of routers' zones.
+/// Suffixes of the names of routers' zones.
 const ROUTER: [&str; 2] = ["_snat", "_dnat"];
 
 fn is_router(zone: &str) -> bool {
     ROUTER.iter().any(|end| zone.ends_with(end))
 }
 
-/// The operator's additions.
+/// Zones and addresses of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Choice {
     /// Zones that ports share: names, or names with numbers (`acl=5`).
@@ -31,22 +31,22 @@ pub(crate) struct Choice {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// A zone of the move.
+/// A zone with connections of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MovedZone {
     pub(crate) name: String,
     pub(crate) zone: u16,
-    /// All connections are the port's, not only those with its addresses.
+    /// All connections belong to the port, not only those with its addresses.
     pub(crate) whole: bool,
 }
 
-/// The connections of a port.
+/// Zones and addresses that select the connections of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
     pub(crate) port: String,
     pub(crate) interface: String,
     pub(crate) bridge: String,
-    /// Each number once.
+    /// Zones, no two with the same number.
     pub(crate) zones: Vec<MovedZone>,
     pub(crate) addresses: BTreeSet<IpAddr>,
     /// Zones that were left out, and why.
@@ -54,7 +54,7 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
-    /// The connections of a port, with the operator's additions.
+    /// The selection of a port, with the additions of the command line.
     pub(crate) fn new(id: &PortIdentity, choice: &Choice) -> Result<Self, String> {
         let mut selection = Selection {
             port: id.port.clone(),
@@ -103,13 +103,13 @@ impl Selection {
         });
     }
 
-    /// Addresses as connections have them.
+    /// Addresses in the form of tuples: whether IPv6, and bits.
     pub(super) fn bits(&self) -> Vec<(bool, u128)> {
         let each = self.addresses.iter();
         each.map(|a| (a.is_ipv6(), heddle_conntrack::bits(*a))).collect()
     }
 
-    /// The position of the zone of a connection that is the port's.
+    /// Index of a connection's zone in [`Self::zones`]; `None`: the connection does not belong to the port.
     pub(super) fn position(&self, seen: &Seen<'_>, addresses: &[(bool, u128)]) -> Option<u16> {
         let at = self.zones.iter().position(|z| z.zone == seen.zone())?;
         let all = self.zones.get(at).is_some_and(|z| z.whole);
@@ -121,12 +121,12 @@ impl Selection {
         (all || own()).then(|| u16::try_from(at).ok()).flatten()
     }
 
-    /// The zone here of a zone of a file, or the reason why there is none.
+    /// The zone of this node for a zone of a file, or the reason why there is none.
     pub(crate) fn map(&self, name: &str, id: &PortIdentity) -> Result<MovedZone, String> {
         if let Some(zone) = self.zones.iter().find(|z| z.name == name) {
             return Ok(zone.clone());
         }
-        // Two zones of the other node may be one here.
+        // Two zones of the source may have one number here.
         let number = id.zones.get(name);
         let same = self.zones.iter().find(|z| Some(&z.zone) == number);
         Err(match (number, same) {
@@ -140,7 +140,7 @@ impl Selection {
     }
 }
 
-/// The name and number of a zone that the operator chose.
+/// Name and number of a zone of `--zone`.
 fn chosen<'a>(text: &'a str, id: &PortIdentity) -> Result<(&'a str, u16), String> {
     if let Some((name, number)) = text.rsplit_once('=') {
         let zone = number

@@ -1,4 +1,4 @@
-//! The steps of a move, on the tracker.
+//! The steps of a move: changes to the connection tracker.
 
 use std::collections::BTreeMap;
 
@@ -8,9 +8,9 @@ use heddle_migration::connection::{Chunk, Connections};
 
 use super::{Role, Session};
 
-/// Records that are read in one go. Their connections fit into the rest of a chunk that has room for them.
+/// Records in one scan. A scan begins only if a chunk has room for this number of connections.
 const BATCH: u32 = 1024;
-/// Records that one request reads.
+/// Maximum number of records that one request reads.
 const MAX_RECORDS: u32 = 1 << 18;
 /// Maximum number of refused connections that a reply shows.
 const MAX_EXAMPLES: usize = 5;
@@ -20,13 +20,13 @@ pub(crate) struct Copied {
     /// The content of a section of the file.
     pub(crate) content: Vec<u8>,
     pub(crate) connections: u32,
-    /// Connections that do not fit into a file.
+    /// Connections that the format of the file does not allow.
     pub(crate) left_out: u32,
-    /// The next record; `None`: all were read.
+    /// Index of the next record; `None`: all were read.
     pub(crate) next: Option<u32>,
 }
 
-/// Copies the port's connections among the records from `at` on.
+/// Copies the port's connections from record `at` on, up to [`MAX_RECORDS`] or a full section.
 pub(crate) fn copy(tracker: &Conntrack, session: &Session, now_ms: u64, at: u32) -> Copied {
     let addresses = session.selection.bits();
     let (mut chunk, mut left_out) = (Chunk::default(), 0);
@@ -40,7 +40,7 @@ pub(crate) fn copy(tracker: &Conntrack, session: &Session, now_ms: u64, at: u32)
                 left_out += 1;
             }
         });
-        // A worker on this processor is not kept waiting.
+        // Lets a worker on this processor run.
         std::thread::yield_now();
     }
     let connections = chunk.len();
@@ -53,14 +53,14 @@ pub(crate) fn copy(tracker: &Conntrack, session: &Session, now_ms: u64, at: u32)
     }
 }
 
-/// The outcome of a part of a file.
+/// Outcome of the import of one section.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Connections that are here now, by how they came.
+    /// Number of imported connections by outcome.
     pub(crate) taken: BTreeMap<String, u64>,
-    /// Connections that are not, by reason.
+    /// Number of refused connections by reason.
     pub(crate) refused: BTreeMap<String, u64>,
-    /// Some of these, as `dpctl/dump-conntrack` names their tuples.
+    /// Some refused connections, in the form of `dpctl/dump-conntrack`, with the reason.
     pub(crate) examples: Vec<String>,
 }
 
@@ -85,7 +85,7 @@ fn outcome(how: Imported) -> &'static str {
     }
 }
 
-/// Adds connections of a file's section. `policy`: the timeout policy of a zone.
+/// Imports the connections of one section of a file. `policy`: name of the timeout policy of a zone.
 pub(crate) fn take(
     tracker: &Conntrack,
     session: &Session,
@@ -122,7 +122,7 @@ pub(crate) fn take(
     Ok(done)
 }
 
-/// Passes all records to `step`, which gets the first one of its part and returns the next.
+/// Calls `step` with the first record of each part until it returns no next one.
 fn each_part(mut step: impl FnMut(u32) -> Option<u32>) {
     let mut at = Some(0);
     while let Some(from) = at {
@@ -144,8 +144,8 @@ fn end_all(tracker: &Conntrack, session: &Session, now_ms: u64, only_imported: b
     ended
 }
 
-/// Ends a move. At the source the port's connections end; at the target their windows are checked as usual
-/// again. Returns the number of connections.
+/// Finishes a move. The source ends the port's connections; the target checks their TCP windows as usual
+/// again. Returns the number of these connections.
 pub(crate) fn finish(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
     if session.role == Role::Source {
         return end_all(tracker, session, now_ms, false);
@@ -163,8 +163,8 @@ pub(crate) fn finish(tracker: &Conntrack, session: &Session, now_ms: u64) -> usi
     settled
 }
 
-/// Gives a move up. At the source all connections stay; at the target the imported ones end. Returns their
-/// number.
+/// Gives a move up. The source keeps all connections; the target ends the imported ones. Returns the number
+/// of ended connections.
 pub(crate) fn abort(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
     match session.role {
         Role::Source => 0,

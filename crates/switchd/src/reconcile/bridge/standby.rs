@@ -1,7 +1,7 @@
 //! Two interfaces of one guest that are one OpenFlow port (`Interface.other_config:heddle-standby-for`).
 //!
-//! The standby keeps a number of its own, which no rule sees: its packets have the primary's. It has the
-//! primary's limits of input and output.
+//! The standby keeps its own OpenFlow number, but its packets have the primary's. The primary's QoS and
+//! ingress policing apply to the standby, too.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,19 @@ use heddle_ofproto::standby::Standby;
 use super::{BridgeReconciler, Iface};
 use crate::reconcile::desired::{BridgeRow, InterfaceRow};
 
-/// The key with the primary's name.
+/// Key of `Interface.other_config` with the name of the primary.
 const PRIMARY: &str = "heddle-standby-for";
 
-/// A pair that OpenFlow has.
+/// A pair, and the name of its standby.
 pub(super) struct Pair {
     pub(super) pair: Standby,
     standby: String,
-    /// Changes of the active device that were logged.
+    /// Number of changes of the active device that were logged.
     logged: u64,
 }
 
-/// The primary of an interface, if it is a standby that can be one.
+/// The primary of a standby; `None`: the interface is no standby. The error is the reason why it cannot be
+/// one.
 pub(super) fn primary_of<'a>(
     bridge: &'a BridgeRow,
     row: &InterfaceRow,
@@ -63,7 +64,7 @@ pub(super) fn primary_of<'a>(
 }
 
 impl BridgeReconciler {
-    /// Logs the standbys that cannot be one.
+    /// Logs interfaces that are configured as standby and cannot be one.
     pub(super) fn check_standbys(&self) {
         for (_, row) in self.row.interfaces() {
             if let Err(why) = primary_of(&self.row, row) {
@@ -72,7 +73,7 @@ impl BridgeReconciler {
         }
     }
 
-    /// Makes the pairs of the rows, and follows their links.
+    /// Makes the configured pairs. The other device becomes active if the active one has lost its link.
     pub(super) fn follow_standbys(&mut self, of: &Ofproto) {
         let mut before = std::mem::take(&mut self.standbys);
         let mut pairs = BTreeMap::new();
@@ -106,7 +107,7 @@ impl BridgeReconciler {
         self.standbys.values().any(|pair| pair.standby == name)
     }
 
-    /// Makes the configuration of a primary that of its pair.
+    /// Adds the standby to the configuration of its primary.
     pub(super) fn pair_up(&self, config: &mut PortConfig) {
         let Some(pair) = self.standbys.get(&config.name) else {
             return;
