@@ -40,7 +40,7 @@ def heddle(sw, *args, check=True, **kw):
 
 
 def refused(sw, why, *args):
-    """The command fails with one sentence that has these words."""
+    """Checks that the command fails with one sentence that has these words."""
     done, text = heddle(sw, *args, check=False)
     assert done.returncode == 1 and why in text and len(text.strip().splitlines()) == 1, text
 
@@ -83,7 +83,7 @@ def node(lab, net, index):
 
 
 def plug(sw, name, wait=True):
-    """The guest's device becomes its port."""
+    """Adds the guest's device as a port."""
     address, _, _, no, dev = GUESTS[name]
     sw.vsctl("--may-exist", "add-port", "br0", dev, "--", "set", "interface", dev, f"ofport_request={no}",
              f"external_ids:iface-id={name}", f"external_ids:ip_addresses={address}/24", check=wait)
@@ -137,18 +137,18 @@ class Move:
         return client, server
 
     def plug_in(self, source, target):
-        """The guest's device goes from one node to the other."""
+        """Moves the guest's device from one node to the other."""
         self.nodes[source].vsctl("del-port", "vg")
         self.net.move("vg", self.nodes[source].netns, self.nodes[target].netns)
         self.net.ip(self.nodes[target].netns, "link", "set", "vg", "up")
         plug(self.nodes[target], PORT)
-        # The network learns where the guest is, as from the RARP of QEMU.
+        # The network learns the guest's new place from a broadcast, as from the RARP of QEMU.
         raw = self.net.raw(self.guests[PORT], "eth0")
         raw.send(frames.ethernet("ff:ff:ff:ff:ff:ff", GUEST_MAC, 0x0806, frames.arp(1, GUEST_MAC, GUEST, "00:00:00:00:00:00", GUEST)))
         raw.close()
 
     def unplugged(self, target):
-        """The row of the port is at the target before the device is, as libvirt writes it."""
+        """Adds the row of the port at the target before the device exists, as libvirt does."""
         plug(self.nodes[target], PORT, wait=False)
 
     def file(self, name="moved"):
@@ -156,7 +156,7 @@ class Move:
 
 
 def talk(client, server, n=20, size=3000):
-    """Bytes go in both directions."""
+    """Checks that bytes pass in both directions."""
     for step in range(n):
         sent = bytes([step % 251]) * size
         for a, b in ((client, server), (server, client)):
@@ -170,7 +170,7 @@ def talk(client, server, n=20, size=3000):
 
 
 def is_dead(client, server):
-    """No byte arrives any more."""
+    """Checks that no byte arrives any more."""
     for sock in (client, server):
         sock.settimeout(3)
     try:
@@ -248,7 +248,7 @@ def outside_of_windows(move, sw, client):
         return int(sw.appctl("coverage/read-counter", "conntrack_tcp_seq_chk_failed"))
     before = invalid()
     raw = move.net.raw(move.guests[PORT], "eth0")
-    # Whatever the numbers of the connection are, one of these is far away.
+    # At least one of these sequence numbers is far outside of the windows.
     for seq in (1, 1 << 31):
         segment = frames.tcp(GUEST, SERVER, sport, 7001, flags=0x10, data=b"x", seq=seq, ack=1)
         raw.send(frames.ethernet(move.mac(move.lan, "lan"), GUEST_MAC, 0x0800, frames.ipv4(GUEST, SERVER, 6, segment)))
@@ -455,7 +455,7 @@ def scenario_a_hundred_thousand_connections(lab):
             sw.ofctl("add-flow", "br0", f"priority=40,in_port={here},actions={there}")
 
     def pings(work):
-        """The result of work, and the 99th percentile of pings at both nodes meanwhile, ms."""
+        """Returns the result of `work`, and the 99th percentile of pings (ms) at both nodes during it."""
         running = [subprocess.Popen(["ip", "netns", "exec", pods[2 * index], "ping", "-D", "-i", "0.002", f"10.8.{index}.2"],
                                     stdout=subprocess.PIPE, text=True) for index in range(2)]
         time.sleep(0.3)

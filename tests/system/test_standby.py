@@ -47,7 +47,7 @@ def frame(dst, src, number):
 
 
 def arrived(sock, number, timeout=5):
-    """The number of times that a frame arrives, until none comes for a moment."""
+    """Counts how often a frame arrives, until none arrives for a short time."""
     want = number.to_bytes(4, "big")
     times = 0
     while receive(sock, lambda got: got[12:14] == TYPE.to_bytes(2, "big") and got[14:18] == want, timeout if not times else 0.3):
@@ -76,7 +76,7 @@ def scenario_one_port_for_both(lab):
             assert arrived(sender, number) == 1
             assert arrived(other, number, 0.2) == 0, "a packet came twice"
         assert re.search(rf"^ +5 +0 +{GUEST}", p.sw.appctl("fdb/show", "br0"), re.M)
-    # A frame with another source passes from either device and moves nothing.
+    # A frame with another source passes from either device, and the active device stays.
     number += 1
     e0.send(frame(PEER, "02:00:00:00:00:77", number))
     assert arrived(peer, number) == 1
@@ -112,7 +112,7 @@ def scenario_link_and_rows(lab):
     p.sw.vsctl("set", "interface", "vs", "other_config:heddle-standby-for=vp")
     wait_for("one port again", lambda: "(vs)" not in p.sw.ofctl("show", "br0"))
     p.sw.vsctl("del-port", "vs")
-    # The error of the time without a link.
+    # Opens a new socket: the old one has the error from the time without a link.
     e0.close()
     e0 = p.net.raw(p.guest, "e0")
     e0.send(frame(PEER, GUEST, 100))
@@ -193,7 +193,7 @@ def scenario_changes_under_a_stateful_rule(lab):
 
 @limit(150)
 def scenario_changes_with_flows_in_the_kernel(lab):
-    """Flows that the kernel forwards leave the device that the guest has left, within a moment."""
+    """Flows in the kernel soon use the device that the guest uses now."""
     p = Pair(lab, system=True)
     if "offload is off" in p.sw.appctl("heddle/offload"):
         raise Skip("no eBPF here")

@@ -1,12 +1,13 @@
-//! Kind `device`: a device of the host goes into the pod, and another one is its port in the switch.
+//! Kind `device`: moves a device of the host into the pod; its representor becomes the port in the switch.
 //!
-//! That is a virtual function of a card and its representor, or two devices that the administrator allows
-//! ([`names::is_allowed_device`]). The row of the port has the state that the device had before (key
-//! [`BEFORE`]). DEL moves it back and restores that state. If the pod's namespace has ended before, the
-//! kernel has moved the device to the first namespace, and only its state is restored.
+//! The device is a virtual function of a card, or one that the administrator allows; the same holds for the
+//! representor ([`names::is_allowed_device`]). The row of the port has the earlier state of the device (key
+//! [`BEFORE`]). DEL moves the device back and restores that state. If the pod's namespace was removed before,
+//! the kernel has moved the device to the initial namespace, and DEL only restores the state.
 //!
-//! **Tenants** may write the configuration. So without the administrator's word, only virtual functions can
-//! be had, and only unused ones: not one with addresses, below another device, or in a bridge.
+//! **Trust.** Tenants may write the configuration. So without the administrator's permission, a pod gets only
+//! a virtual function. Every device must be unused: without IP addresses and master, and no port of the
+//! switch.
 
 use crate::conf::{Conf, mac_text};
 use crate::db::{Db, IFNAME, NETNS, NETNS_INODE, PodInterface};
@@ -22,15 +23,15 @@ use std::path::Path;
 /// Key of `external_ids`: the device's state before ADD, [`Before`] as JSON.
 pub(crate) const BEFORE: &str = "heddle-cni/device";
 
-/// A device of the host for a pod, and the device that is its port.
+/// A device of the host for a pod, and its representor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostDevice {
     pub(crate) device: Device,
-    /// PCI address, if the configuration names the device by it.
+    /// PCI address, if the configuration has it in place of the name.
     pub(crate) pci: Option<String>,
     /// Name of the representor.
     pub(crate) representor: String,
-    /// Index of the representor, and its MTU in bytes.
+    /// Interface index of the representor, and its MTU in bytes.
     port: (u32, u32),
     vf: Option<Vf>,
 }
@@ -42,16 +43,16 @@ struct Before {
     name: String,
     mac: Option<[u8; 6]>,
     mtu: u32,
-    /// The same of the representor.
+    /// MTU of the representor, bytes.
     port_mtu: u32,
-    /// Address on the bus, by which it is found under any name.
+    /// Address on the bus, by which DEL finds the device under any name; empty for a virtual device.
     bus: String,
-    /// Netdev of the physical function, and the number there.
+    /// Netdev of the physical function, and the number of the virtual function.
     vf: Option<(String, u32)>,
 }
 
 impl HostDevice {
-    /// The device that the configuration names, if a pod can have it now.
+    /// Finds the device that the configuration names, and checks that a pod can have it.
     ///
     /// # Errors
     /// `Conf`: the names are missing or not allowed. `NoKind`: there is no such device, or it is in use.
@@ -119,7 +120,7 @@ impl HostDevice {
         })
     }
 
-    /// Netdev of a PCI device, and the virtual function that it is.
+    /// Netdev of a PCI device, and its virtual function, if it is one.
     fn by_pci(id: &str, sysfs: &Sysfs) -> Result<(String, Option<Vf>), Failure> {
         if !sysfs.has_pci(id) {
             return fail(Code::NoKind, format!("deviceID {id}: there is no such device"));
@@ -151,7 +152,7 @@ impl HostDevice {
         serde_json::to_string(&before).unwrap_or_default()
     }
 
-    /// Moves the device into the pod, and fixes its address at the card.
+    /// Moves the device into the pod. Sets its address at the card, so that the pod cannot use another one.
     pub(crate) fn give(
         &self,
         host: &NetConfig,
@@ -191,7 +192,7 @@ impl HostDevice {
             )
         };
         match set(VfChange { mac, trust: None }) {
-            // The device has the address. The driver cannot make the card enforce it.
+            // The netdev has the address, but the driver cannot make the card enforce it.
             Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {}
             done => done.map_err(|e| named("address", e))?,
         }
@@ -238,8 +239,8 @@ fn unused(host: &NetConfig, db: &mut Db, name: &str) -> Result<Device, Failure> 
     }
 }
 
-/// Moves the device of a pod's Interface back to the host, and restores its state. Steps that fail are left:
-/// the pod is gone in any case.
+/// Moves the device of a pod's Interface back to the host, and restores its state. Errors are ignored: the
+/// pod is gone in any case.
 pub(crate) fn give_back(interface: &PodInterface) {
     let Ok(before) = serde_json::from_str::<Before>(interface.id(BEFORE)) else {
         return;
@@ -283,7 +284,7 @@ pub(crate) fn give_back(interface: &PodInterface) {
     }
 }
 
-/// Moves the device out of the pod's namespace, if that is there and has it.
+/// Moves the device out of the pod's namespace, if the namespace exists and has it.
 fn take_out(interface: &PodInterface, before: &Before, host: &NetConfig) {
     let inode = interface.id(NETNS_INODE).parse().ok();
     let path = interface.id(NETNS);
@@ -316,7 +317,7 @@ fn take_out(interface: &PodInterface, before: &Before, host: &NetConfig) {
     }
 }
 
-/// The card's own settings of a virtual function, as a driver has them at first.
+/// Resets the card's settings of a virtual function to the driver's defaults.
 fn free_vf(before: &Before, host: &NetConfig) {
     let Some((pf, number)) = &before.vf else { return };
     if let Ok(Some(pf)) = host.device(pf) {

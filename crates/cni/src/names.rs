@@ -14,8 +14,8 @@ const DIRS_VARIABLE: &str = "HEDDLE_CNI_DIRS";
 /// Variable with further directories of log files. Directories of sockets hold databases and pid files too,
 /// and the plug-in would append to those.
 const LOG_DIRS_VARIABLE: &str = "HEDDLE_CNI_LOG_DIRS";
-/// Variable with devices of the host that pods can get, and representors: names or PCI addresses, separated by
-/// commas; a last `*` stands for any end.
+/// Variable with the devices of the host that pods can get, and with representors. It has names or PCI
+/// addresses, separated by commas; `*` at the end of one matches any suffix.
 pub(crate) const DEVICES_VARIABLE: &str = "HEDDLE_CNI_DEVICES";
 const SOCKET_DIRS: [&str; 4] = [
     "/run/heddle",

@@ -1,4 +1,4 @@
-//! Cards in sysfs: virtual functions, and the devices that stand for them in the switch (representors).
+//! Cards in sysfs: virtual functions and their representors.
 //!
 //! A card in switchdev mode has a netdev for each of its ports. All of them have the card's
 //! `phys_switch_id`. `phys_port_name` of a representor is `pf0vf3` (function 0 of the card, virtual function
@@ -12,11 +12,11 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Vf {
     /// Netdev of the physical function.
     pub(crate) pf: String,
-    /// Number of the virtual function at the physical one.
+    /// Number of the virtual function at its physical function.
     pub(crate) number: u32,
 }
 
-/// The tree below `/sys`.
+/// Path of sysfs: `/sys`, except in tests.
 #[derive(Clone, Debug)]
 pub(crate) struct Sysfs(PathBuf);
 
@@ -45,7 +45,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// A file's text without its newline; `None` if the driver does not have it.
+/// Text of an attribute, trimmed; `None`: the driver does not have it, or it is empty.
 fn text(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|t| !t.is_empty())
@@ -80,8 +80,8 @@ impl Sysfs {
         target(&self.pci(address).join("driver"))
     }
 
-    /// The virtual function that a PCI device is. `None`: it is none, or its physical function has no netdev
-    /// here.
+    /// The virtual function with this PCI address. `None`: the device is none, or its physical function has
+    /// no netdev in this network namespace.
     pub(crate) fn vf(&self, address: &str) -> Option<Vf> {
         let parent = target(&self.pci(address).join("physfn"))?;
         let dir = self.pci(&parent);
@@ -108,7 +108,7 @@ impl Sysfs {
             .cloned()
     }
 
-    /// The netdev that stands for a virtual function in the switch.
+    /// Name of the representor of a virtual function.
     pub(crate) fn representor(&self, address: &str, vf: &Vf) -> Option<String> {
         let class = self.0.join("class/net");
         let card = text(&class.join(&vf.pf).join("phys_switch_id"))?;
@@ -122,7 +122,7 @@ impl Sysfs {
             *name != vf.pf
                 && is("phys_switch_id").as_ref() == Some(&card)
                 && is("phys_port_name").is_some_and(|port| {
-                    // Some drivers write the number of the controller first (`c0pf0vf1`).
+                    // Some drivers write the number of the controller before it (`c0pf0vf1`).
                     let port = match port.strip_prefix("c0") {
                         Some(rest) if rest.starts_with("pf") => rest.to_owned(),
                         _ => port,
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
-    /// A card with two virtual functions; the names of the representors' ports.
+    /// A card with two virtual functions. `ports`: `phys_port_name` of their representors.
     fn card(ports: [&str; 2]) -> (tempfile::TempDir, Sysfs) {
         let dir = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn devices_without_a_representor() {
-        // The names are those of another physical function.
+        // The representors belong to another physical function.
         let (dir, sysfs) = card(["pf0vf0", "pf0vf1"]);
         let vf = sysfs.vf("0000:03:02.0").unwrap();
         assert_eq!(sysfs.representor("0000:03:02.0", &vf), None);

@@ -9,9 +9,9 @@
 //! | counts | mapped memory | dump of the chain | `query` with `COUNT`, or ageing |
 //! | what it cannot do | [`Rule`] has no word for it, or [`Why`] | the driver's extack | `rte_flow_validate` |
 //!
-//! **Order.** When [`Backend::change`] or [`Backend::remove`] returns, no packet finds the old actions any more,
-//! and the returned counts include the packets that did. After [`Backend::settle`], the old actions run for no
-//! packet. So a change can be confirmed.
+//! **Order.** When [`Backend::change`] or [`Backend::remove`] returns, no packet finds the old actions any
+//! more, and the returned counts include the packets that did. After [`Backend::settle`], no packet uses the
+//! old actions any more, so a change can be confirmed.
 
 use crate::{Rule, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
@@ -52,7 +52,7 @@ pub struct PortLink {
 pub trait Backend: Send {
     /// Name in dumps (`dp:NAME`).
     fn name(&self) -> &'static str;
-    /// Name of the place that an installed flow is in.
+    /// Name of the back end that has an installed flow.
     fn place(&self, _at: Handle) -> &'static str {
         self.name()
     }
@@ -68,8 +68,8 @@ pub trait Backend: Send {
     fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>);
     /// Takes a flow out. Returns the counts since the last call.
     fn remove(&mut self, at: Handle) -> FlowCounts;
-    /// Waits until no packet is on its way through actions that were changed or removed before, in a back end
-    /// whose [`Backend::change`] and [`Backend::remove`] do not wait for that.
+    /// Waits until no packet uses actions that were changed or removed before. Needed by a back end whose
+    /// [`Backend::change`] and [`Backend::remove`] do not wait for that.
     fn settle(&mut self) {}
     /// Gives `f` the counts of installed flows since the last call. Flows that counted nothing are left out.
     fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts));

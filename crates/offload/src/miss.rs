@@ -1,13 +1,14 @@
-//! Miss devices: the way of packets that a back end does not forward to the switch.
+//! Miss devices: by them, packets that no back end forwards reach the switch.
 //!
 //! Each diverted device has a *miss device*: a tap that only the kernel's filters send to. The switch reads
 //! from it the packets that the port received and no filter forwarded, with GSO packets and unfinished
-//! checksums unchanged. One tap per port shows the port without a byte in the packet. It has its own queue,
-//! so the misses of one port take no room of another's. The port's own receive queue reads it.
+//! checksums unchanged. With one tap per port, a packet needs no bytes for its port. Each tap has its own
+//! queue, so misses of one port take no room of another port. The port reads the tap as a receive queue.
 //!
 //! The miss devices of a switch are one group of devices ([`group_of`]). They are removed together when the
-//! process ends, and if it was killed, when the next one starts. Otherwise the kernel removes each when it is
-//! closed, and waits for its readers (RCU) each time. The next process would wait for the ports.
+//! process ends, or if it was killed, when the next one starts. Otherwise the kernel would remove each when
+//! it is closed, and wait for an RCU grace period each time. The next process would wait until its ports are
+//! free.
 
 use heddle_sys::{LinkCtl, TapLinks, TapOpen, TapQueue};
 use std::io;
@@ -22,14 +23,14 @@ pub(crate) const CLAIM_TIMEOUT: Duration = Duration::from_secs(3);
 /// Interval between attempts to claim a device.
 const CLAIM_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The miss device of a device.
+/// Name of the miss device of device `ifindex`.
 fn miss_name(ifindex: u32) -> String {
     format!("hdm{ifindex}")
 }
 
-/// Claims a device for this process, as long as the returned socket lives. The claim is a name among the
-/// abstract sockets of the network namespace, which ends with its process. The kernel may still be ending an
-/// earlier process, so a claim waits. All claims together wait for `timeout` at most.
+/// Claims a device for this process, until the returned socket is closed. The claim is an abstract socket
+/// address in the network namespace, which the kernel frees with its process. The kernel may still be ending
+/// an earlier process, so a claim waits. `timeout` is the time that all claims together may still wait.
 pub(crate) fn claim(ifindex: u32, timeout: &mut Duration) -> io::Result<UnixDatagram> {
     let name = SocketAddr::from_abstract_name(format!("heddle-divert-{ifindex}"))?;
     loop {
@@ -49,9 +50,9 @@ pub(crate) fn claim(ifindex: u32, timeout: &mut Duration) -> io::Result<UnixData
     }
 }
 
-/// The group of the miss devices of the switch with this owner number.
+/// Device group (`IFLA_GROUP`) of the miss devices of the switch with this owner number.
 pub(crate) fn group_of(owner: u64) -> u32 {
-    // Half of a random number. Group 0 is that of all other devices; some tools print large ones as negative.
+    // Half of a random number. Group 0 is every device's default; some tools print large ones as negative.
     #[allow(clippy::cast_possible_truncation)]
     let low = owner as u32;
     low & 0x3fff_ffff | 0x4000_0000
@@ -64,12 +65,12 @@ pub(crate) fn remove_miss_devices(group: u32) {
     }
 }
 
-/// The miss device of one device; it is removed with its last queue.
+/// The miss device of one device. The kernel removes it when its last queue is closed.
 #[derive(Debug)]
 pub(crate) struct MissDevice {
-    /// Queue that the port reads.
+    /// The queue that the port reads.
     pub(crate) tap: Arc<TapQueue>,
-    /// Index.
+    /// Interface index of the miss device.
     pub(crate) ifindex: u32,
 }
 

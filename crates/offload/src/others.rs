@@ -1,8 +1,8 @@
-//! Devices at which other programs have work: these stay with workers, with every back end.
+//! Devices that other programs use: no back end serves them, workers do.
 //!
-//! A filter, an XDP program or a queueing discipline of another program expects the packets that it would see
-//! without offload. The program here would take packets that a filter behind it waits for, and would send
-//! packets past a discipline. So a device with one of them is left alone, as long as it has one.
+//! A filter, XDP program or queueing discipline of another program has to see the same packets as without
+//! offload. This switch's filter would hide packets from a filter after it, and would send packets past a
+//! discipline. So a device with one of them stays with workers, as long as it has one.
 
 use crate::filter::Hook;
 use aya::programs::{SchedClassifier, TcAttachType};
@@ -16,18 +16,19 @@ pub(crate) struct Stays {
     /// Name of the port.
     pub(crate) name: String,
     pub(crate) why: String,
-    /// Another program is at the device; the reason goes with that program.
+    /// Another program uses the device; the reason ends when that program leaves it.
     pub(crate) others: bool,
-    /// The switch has listed the port since.
+    /// The switch has listed the port since the reason was stored.
     listed: bool,
 }
 
-/// The state of one device.
+/// Result of a check of one device for other programs.
 #[derive(Debug, Default)]
 pub(crate) struct Look {
     /// Why the device stays with workers, if it does.
     pub(crate) stays: Option<String>,
-    /// No program waits for packets that are sent by the device: they may go to a veth's other end directly.
+    /// No other program has to see packets that are sent by the device, so they may go directly to the peer
+    /// of a veth.
     pub(crate) direct: bool,
 }
 
@@ -38,7 +39,7 @@ pub(crate) struct Others {
     /// Queueing disciplines of other programs.
     disciplines: HashMap<u32, String>,
     devices: HashMap<u32, Stays>,
-    /// Devices whose reason has gone.
+    /// Devices that other programs have left.
     freed: HashSet<u32>,
 }
 
@@ -57,12 +58,12 @@ impl Others {
         }
     }
 
-    /// The queueing discipline of a device when they were read last.
+    /// The queueing discipline of a device at the last call of [`Self::read_disciplines`].
     pub(crate) fn discipline(&self, ifindex: u32) -> Option<&str> {
         self.disciplines.get(&ifindex).map(String::as_str)
     }
 
-    /// Looks at a device at whose `hook` the program is to be.
+    /// Checks a device for other programs, before this switch's program is attached at `hook`.
     pub(crate) fn look(&self, name: &str, ifindex: u32, hook: Hook) -> io::Result<Look> {
         let Some(all) = &self.programs else {
             return Ok(Look::default());
@@ -97,19 +98,19 @@ impl Others {
         self.devices.insert(ifindex, stays);
     }
 
-    /// The program has the device.
+    /// This switch has attached its program to the device.
     pub(crate) fn taken(&mut self, ifindex: u32) {
         self.freed.remove(&ifindex);
         self.devices.remove(&ifindex);
     }
 
-    /// The reason of a device has gone.
+    /// The other program has left the device.
     pub(crate) fn free(&mut self, ifindex: u32) {
         self.devices.remove(&ifindex);
         self.freed.insert(ifindex);
     }
 
-    /// Forgets devices that were listed and are listed no more.
+    /// Forgets devices that were listed once and are not listed now.
     pub(crate) fn keep_only(&mut self, is_listed: impl Fn(u32) -> bool) {
         self.devices.retain(|ifindex, stays| {
             let listed = is_listed(*ifindex);
@@ -128,7 +129,7 @@ impl Others {
         self.freed.contains(&ifindex)
     }
 
-    /// Names and reasons, in the order of names.
+    /// Names of ports and reasons, in the order of names.
     pub(crate) fn all(&self) -> Vec<(String, String)> {
         let mut all: Vec<_> = self
             .devices
@@ -140,7 +141,7 @@ impl Others {
     }
 }
 
-/// The first program of others at a hook, as a reason.
+/// The first filter or tcx program of another program at a hook, as a reason.
 fn foreign(all: &DevicePrograms, name: &str, ifindex: u32, hook: FilterHook) -> io::Result<Option<String>> {
     let (side, kind) = match hook {
         FilterHook::Ingress => ("ingress", TcAttachType::Ingress),

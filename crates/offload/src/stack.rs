@@ -1,8 +1,8 @@
-//! Several back ends as one: each flow is in the first that takes it.
+//! Several back ends as one: each flow is in the first one that accepts it.
 //!
 //! **Invariant.** An installed flow is in exactly one back end. If that one refuses a change, the flow is
-//! offered to those behind it. The order is that of the filters at a device: a packet meets the first back
-//! end first.
+//! offered to the later ones. The back ends have the order of their filters at a device: a packet passes
+//! those of the first back end first.
 
 use crate::{Backend, ConnUse, Ebpf, Handle, PortLink, Rule, Tc, Why};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
@@ -13,11 +13,11 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-/// Back ends, in the order in which flows are offered to them. Connections are in the last one.
+/// Back ends, in the order in which flows are offered to them. The last one has the connections.
 pub struct Stack {
     name: &'static str,
     all: Vec<Box<dyn Backend>>,
-    /// Index of the back end that has a flow.
+    /// Index in `all` of the back end that has the flow.
     places: HashMap<Handle, usize>,
 }
 
@@ -29,7 +29,7 @@ impl std::fmt::Debug for Stack {
 }
 
 impl Stack {
-    /// Back ends that are asked in this order; their common name.
+    /// Offers flows to `all` in this order. `name`: the name of the whole.
     pub fn new(name: &'static str, all: Vec<Box<dyn Backend>>) -> Self {
         Self {
             name,
@@ -37,8 +37,8 @@ impl Stack {
             places: HashMap::new(),
         }
     }
-    /// Installs a flow in the first back end from index `first` on that takes it. The reason of a refusal is
-    /// the last one's, which serves all ports.
+    /// Installs a flow in the first back end from index `first` on that accepts it. If none does, the reason
+    /// is that of the last one, since that one serves all ports.
     fn install_from(&mut self, first: usize, at: Handle, rule: &Rule) -> Result<(), Why> {
         let mut why = Why::InPort;
         for (n, backend) in self.all.iter_mut().enumerate().skip(first) {
@@ -131,12 +131,12 @@ impl Backend for Stack {
     fn drop_adopted(&mut self) {
         self.all.iter_mut().for_each(|b| b.drop_adopted());
     }
-    /// The counters of the last one, then those of the others, with their names before them.
+    /// Counters of the last back end, then those of the others with the back end's name as a prefix.
     fn stats(&self) -> Vec<(String, u64)> {
         let mut all = self.last().map_or(Vec::new(), |b| b.stats());
         for b in self.all.iter().rev().skip(1) {
             for (key, n) in b.stats() {
-                // Flows of an earlier process are shown as one number.
+                // Flows of an earlier process are one sum over all back ends.
                 match all.iter_mut().find(|(k, _)| key == "adopted-flows" && *k == key) {
                     Some((_, sum)) => *sum += n,
                     None => all.push((format!("{}-{key}", b.name()), n)),
@@ -160,13 +160,13 @@ impl Backend for Stack {
     }
 }
 
-/// Diverts devices to the eBPF program, and gives their indices to the tc back end, whose filters stand before
-/// the program.
+/// Diverts devices to the eBPF program, and adds them to the tc back end, whose filters come before the
+/// program.
 #[derive(Clone, Debug)]
 pub struct Diverters {
-    /// Diverts.
+    /// Diverts devices.
     pub ebpf: Ebpf,
-    /// Shares the devices.
+    /// Adds filters to the same devices.
     pub tc: Tc,
 }
 

@@ -511,8 +511,8 @@ fn tunnels_are_said_or_it_is_said_why_not() {
     assert_eq!(Rule::new(&key, &mask, &[out]), Err(Why::Match));
 }
 
-/// A flow is in the first of several back ends that takes it, its counts are read there, and a change that is
-/// refused there leads it to the next.
+/// A flow is in the first back end that accepts it, and its counts come from there. A change that this one
+/// refuses moves the flow to the next.
 #[test]
 fn a_stack_offers_flows_in_order() {
     let (first, second) = (Double::default(), Double::default());

@@ -3,11 +3,11 @@
 //! **Problem.** A guest with a failover pair sends by either device, and does not notify the switch when it
 //! changes the device. Rules, learned addresses and connections must not depend on the device.
 //!
-//! **Design.** Packets from both devices have the port's number. Packets to the port leave by the active
+//! **Shape.** Packets from both devices have the port's number. Packets to the port leave by the active
 //! device. A device becomes active when a frame with the guest's source address comes from it. Packets from
 //! the other device are forwarded, too.
 //!
-//! **Cost.** Packets of cached flows are not checked. Each translation of a packet from or to the port
+//! **Costs.** Packets of cached flows are not checked. Each translation of a packet from or to the port
 //! depends on `Part::Standby`, whose generation is incremented at each change. So after a change, all cached
 //! flows of both devices are translated again before their next use. A later frame from the other device is
 //! translated, too, and makes that device active again.

@@ -1,18 +1,19 @@
 //! The steps of a rule as actions of tc.
 //!
-//! * An output is `mirred`: a redirection for the last step, otherwise a copy. Internal ports are refused: at
-//!   the ingress of their device, `mirred` leaves the mark of a packet for another host, which the host's stack
-//!   drops. To mark all as the host's (`skbedit`) would give it packets of other hosts.
-//! * Rewrites are `pedit`, then `csum` of the checksums that they change. `csum` sums over a packet's bytes,
-//!   so it makes a wrong checksum of TCP or UDP a right one. Rewrites of an IPv4 header alone, and of
-//!   Ethernet addresses, do not need that.
+//! * An output is `mirred`: a redirect for the last step, otherwise a mirror. Internal ports are refused: at
+//!   the ingress of their device, `mirred` leaves the packet type at `PACKET_OTHERHOST`, and the host's stack
+//!   drops the packet. With `skbedit ptype host` for all packets, the stack would accept packets for other
+//!   hosts.
+//! * Rewrites are `pedit`, then `csum` of the checksums that they change. `csum` computes a checksum anew, so
+//!   it corrects a wrong TCP or UDP checksum of the sender. Rewrites of Ethernet addresses, and of IPv4
+//!   fields outside the pseudo-header, leave TCP and UDP checksums as they are.
 //! * A dropped packet is `gact drop`.
 //! * The first action carries the cookie ([`Cookie`]).
 //!
-//! **Addresses.** `csum` leaves GSO packets alone, and `pedit` does not know of checksums. The sum of the
-//! addresses that a GSO packet carries would become wrong, and so would the checksums of its segments. The
-//! action `nat` mends that sum. It needs the old address, and it rewrites addresses inside ICMP errors, too. So
-//! IPv4 addresses of TCP and UDP are rewritten where the rule matches the whole old one; other rules are
+//! **Addresses.** `csum` skips GSO packets, and `pedit` updates no checksum. The pseudo-header checksum of a
+//! GSO packet would become wrong, and so would the checksums of its segments. The action `nat` updates it.
+//! But `nat` needs the old address, and also rewrites addresses inside ICMP errors. So IPv4 addresses are
+//! rewritten only for TCP and UDP, and only if the rule matches the whole old address. Other rules are
 //! refused. A filter that only a card runs has `pedit`, since cards do not take `nat`.
 
 use super::attrs::{self, Base, Word};
@@ -33,12 +34,12 @@ const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// Owner and era of a filter: 16 bytes at its first action.
+/// Owner and era of a filter: the cookie of its first action, 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Cookie {
     /// Number of the switch's run directory.
     pub(super) owner: u64,
-    /// Number of the process, among those whose filters are there.
+    /// Number of the process, above those of all processes whose filters it found.
     pub(super) era: u32,
 }
 
@@ -61,7 +62,8 @@ impl Cookie {
     }
 }
 
-/// The actions of a rule. `card_only`: no packet meets them in the kernel. `device`: the index of a port's device.
+/// The actions of a rule. `card_only`: only a card runs them, the kernel does not. `device`: interface index
+/// of a port's device.
 ///
 /// # Errors
 /// The reason why tc cannot do the steps.
@@ -126,7 +128,7 @@ pub(super) fn to_miss_device(ifindex: u32, cookie: Cookie) -> Vec<TcAction> {
     all
 }
 
-/// Gives actions their places, which begin at 1, and the first its cookie.
+/// Numbers the actions from 1 on, and adds the cookie to the first one.
 fn number(all: &mut [TcAction], cookie: Cookie) {
     for (n, action) in (1..).zip(all.iter_mut()) {
         action.tab = n;
@@ -165,7 +167,7 @@ fn nat(is_src: bool, old: [u8; 4], new: [u8; 4]) -> TcAction {
     nat.generic = generic;
     (nat.old_addr, nat.new_addr) = (old.into(), new.into());
     nat.mask = Ipv4Addr::BROADCAST;
-    // tc's word: packets that leave have their source rewritten.
+    // tc's name: with `egress`, `nat` rewrites the source.
     nat.flags = if is_src {
         TcNatFlags::Egress
     } else {
@@ -179,14 +181,14 @@ fn nat(is_src: bool, old: [u8; 4], new: [u8; 4]) -> TcAction {
     action
 }
 
-/// Rewrites that wait for the next step of another kind.
+/// Rewrites that become one `pedit` before the next step of another kind.
 struct Edits {
     words: Vec<Word>,
-    /// Checksums that they change.
+    /// Checksums that these rewrites change (`CSUM_*`).
     sums: u32,
     is_v4: bool,
     proto: Option<u8>,
-    /// Addresses of IPv4 as the packet has them at this step, where they are known.
+    /// IPv4 addresses of the packet at this step, if they are known.
     src: Option<[u8; 4]>,
     dst: Option<[u8; 4]>,
 }
@@ -236,7 +238,7 @@ impl Edits {
             self.words.push(word);
         }
     }
-    /// The checksums of TCP, UDP and ICMPv6 that sum over an IPv6 header: those of the rule's packets.
+    /// Checksums that `csum` computes after a rewrite in the IPv6 header, by the rule's protocol.
     fn sums_of_ipv6(&self) -> u32 {
         match self.proto {
             Some(TCP) => attrs::CSUM_TCP,
@@ -272,7 +274,7 @@ impl Edits {
             Op::Ipv4Src(address) => self.address(12, address),
             Op::Ipv4Dst(address) => self.address(16, address),
             Op::Ipv6Word { .. } => return Err(Why::Action("set(ipv6 address, through tc)")),
-            _ => return Err(Why::Action("of that kind (through tc)")),
+            _ => return Err(Why::Action("unknown to the tc back end")),
         }
         Ok(())
     }

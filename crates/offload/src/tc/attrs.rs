@@ -1,15 +1,15 @@
-//! Attributes and actions of tc that `netlink-packet-route` has no types for, written with its traits:
-//! `gact`, `vlan`, `pedit`, `csum`, and the number of VLAN tags of `flower`. Layouts are those of
-//! `linux/tc_act/tc_*.h` and `linux/pkt_cls.h`.
+//! Attributes and actions of tc for which `netlink-packet-route` has no types. They are `gact`, `vlan`,
+//! `pedit`, `csum`, and the number of VLAN tags of `flower`. Layouts are from `linux/tc_act/tc_*.h` and
+//! `linux/pkt_cls.h`.
 
 use netlink_packet_core::{DefaultNla, Emitable as _, NLA_F_NESTED};
 use netlink_packet_route::tc::{TcAction, TcActionAttribute, TcActionOption};
 
-/// Control values of actions: drop, continue with the next action.
+/// Control values of actions: drop the packet; continue with the next action.
 pub(super) const TC_ACT_SHOT: u32 = 2;
 pub(super) const TC_ACT_PIPE: u32 = 3;
 
-/// Attribute of a filter: which parts a dump has.
+/// Attribute of a dump request: the parts of filters to dump.
 const TCA_DUMP_FLAGS: u16 = 15;
 /// `TCA_DUMP_FLAGS_TERSE` as a `struct nla_bitfield32`: value and selector.
 const TERSE: [u32; 2] = [1, 1];
@@ -37,7 +37,7 @@ pub(super) const CSUM_ICMP: u32 = 2;
 pub(super) const CSUM_TCP: u32 = 8;
 pub(super) const CSUM_UDP: u32 = 16;
 
-/// Header that an offset of `pedit` counts from (`TCA_PEDIT_KEY_EX_HDR_TYPE_*`).
+/// Header that an offset of `pedit` is relative to (`TCA_PEDIT_KEY_EX_HDR_TYPE_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Base {
     Eth = 1,
@@ -47,7 +47,7 @@ pub(super) enum Base {
     Udp = 5,
 }
 
-/// One rewritten word of 32 bits, in network order.
+/// A rewrite of one 32-bit word (a key of `pedit`), in network byte order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word {
     pub(super) base: Base,
@@ -132,7 +132,7 @@ pub(super) fn pedit(words: &[Word]) -> TcAction {
     let n = u8::try_from(words.len()).unwrap_or(u8::MAX);
     parms.extend([n, 0, 0, 0]);
     for word in words.iter().take(usize::from(n)) {
-        // The kernel keeps the bits of the mask, and the value is zero outside of the others.
+        // The kernel's mask has the bits to keep; `value` must be zero there.
         let keep = word.mask.map(|b| !b);
         let value: Vec<u8> = word.value.iter().zip(word.mask).map(|(v, m)| v & m).collect();
         parms.extend(keep);
@@ -169,7 +169,7 @@ pub(super) fn num_of_vlans(n: u8) -> DefaultNla {
     DefaultNla::new(TCA_FLOWER_KEY_NUM_OF_VLANS, vec![n])
 }
 
-/// Request for a dump that leaves out the keys.
+/// Attribute that makes a dump leave out the keys.
 pub(super) fn terse() -> DefaultNla {
     let bytes = TERSE.iter().flat_map(|w| w.to_ne_bytes()).collect();
     DefaultNla::new(TCA_DUMP_FLAGS, bytes)

@@ -1,16 +1,16 @@
-//! Filters come, change and go.
+//! Adds, changes and removes the filters of flows, and reads their counts.
 //!
-//! **Invariants.** A flow's filter has the handle of the flow, plus one. It has the first of two priorities
-//! for its EtherType, or the second after an odd number of changes: a change adds the new filter at the other
-//! priority and then removes the old one, so a packet always finds one of the two. The kernel acknowledges
-//! each step before the next.
+//! **Invariants.** A flow's filter has the handle of the flow, plus one. Each EtherType has two priorities. A
+//! new filter has the first one, and each change uses the other one. A change adds the new filter, then
+//! removes the old one, so a packet always finds one of the two. The kernel acknowledges each step before the
+//! next.
 //!
-//! **Counts.** The first action of a filter counts its packets. The kernel reports the counts when it removes
-//! a filter, and removes it right then: packets of the microsecond between are forwarded, but not counted.
-//! The kernel counts no Ethernet header and no tag; they are added. It counts the segments of a GSO packet.
+//! **Counts.** The first action of a filter counts its packets. The kernel reports the counts in the reply to
+//! a removal. Packets in the microsecond between count and removal are forwarded, but not counted. The kernel
+//! counts bytes without Ethernet header and tag; [`more`] adds them. It counts each segment of a GSO packet.
 //!
-//! **End of old actions.** A packet that found a removed filter may still be on its way through its actions.
-//! [`State::settle`] waits for these packets.
+//! **Old actions.** A packet may still run the actions of a filter that was removed. [`State::settle`] waits
+//! for these packets.
 
 use super::TcPolicy;
 use super::actions::{self, Cookie};
@@ -32,7 +32,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
-/// Longest wait for the kernel's reply.
+/// Maximum wait for the kernel's reply to a request.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Length of an Ethernet header and of a tag, bytes.
 const ETHERNET_LEN: u64 = 14;
@@ -41,10 +41,10 @@ const TAG_LEN: u64 = 4;
 const PROTOCOLS: [u16; 3] = [0x0800, 0x86dd, 0x8100];
 /// Priorities that one process uses.
 pub(super) const PRIORITIES: u16 = 2 * PROTOCOLS.len() as u16;
-/// Lowest place of filters of flows: right before the other filters of the switch.
+/// Highest priority number of a flow's filter: the last one before the other filters of the switch.
 pub(super) const LAST_PRIORITY: u16 = 0x4842;
 
-/// Device that packets to a port are sent by, and come in by.
+/// The device of a port, for input and output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Way {
     pub(super) ifindex: u32,
@@ -56,27 +56,27 @@ struct Installed {
     place: Place,
     /// The second of the two priorities.
     second: bool,
-    /// Bytes of a packet that the kernel does not count.
+    /// Bytes of each packet that the kernel does not count.
     uncounted: u64,
     read: Counted,
-    /// The last counts of a filter that was removed with its device's other filters.
+    /// Last counts, if the filter was already removed with all filters of its device.
     last: Option<Counted>,
 }
 
 pub(super) struct State {
     pub(super) batch: RouteBatch,
     pub(super) cookie: Cookie,
-    /// First of this process's priorities.
+    /// The first priority of this process.
     pub(super) priority: u16,
     pub(super) policy: TcPolicy,
     /// This back end diverts devices itself.
     pub(super) alone: bool,
-    /// Group of the miss devices.
+    /// Device group of the miss devices ([`miss::group_of`]).
     pub(super) group: u32,
     pub(super) ways: HashMap<u32, Way>,
-    /// Devices whose filters are here, by their index.
+    /// Devices that may have filters of flows, by interface index.
     pub(super) devices: HashMap<u32, Device>,
-    /// Devices that came or went since ports were set last.
+    /// Interface indices of devices that came or went since the last [`State::set_ports`].
     pub(super) fresh: Vec<u32>,
     pub(super) claim_timeout: Duration,
     pub(super) others: Others,
@@ -89,7 +89,7 @@ pub(super) struct State {
     lost: u64,
 }
 
-/// The reason of a refusal.
+/// The reason of a refusal, from the error of a request.
 pub(super) fn why(error: &io::Error) -> Why {
     let errno = error.raw_os_error().unwrap_or(Errno::TIMEDOUT.raw_os_error());
     match Errno::from_raw_os_error(errno) {
@@ -122,8 +122,8 @@ impl State {
         })
     }
 
-    /// Takes over the filters of an earlier process. They forward until [`State::drop_adopted`], behind the
-    /// filters of this process.
+    /// Takes over the filters of an earlier process. They come after the filters of this process, and forward
+    /// until [`State::drop_adopted`].
     pub(super) fn adopt(&mut self) {
         let (mine, rest) = leftovers::adopt(&mut self.batch, self.cookie.owner, self.alone);
         self.leftovers = rest;
@@ -139,7 +139,7 @@ impl State {
 
     // -- requests
 
-    /// Sends one request; gives back what the kernel reports about the filter.
+    /// Sends one request; returns the kernel's report about the filter, if it sent one.
     pub(super) fn ask(&mut self, request: RouteRequest) -> io::Result<Option<Reported>> {
         let mut reported = None;
         let results = self.batch.send(vec![request], &mut |reply| {
@@ -148,7 +148,7 @@ impl State {
         results.into_iter().next().unwrap_or(Ok(())).map(|()| reported)
     }
 
-    /// Adds the filter of a rule at a place.
+    /// Adds the filter of a rule with the id `place`.
     fn add(&mut self, place: Place, keys: Keys, rule: &Rule) -> Result<(), Why> {
         let ways = &self.ways;
         let card_only = self.policy == TcPolicy::SkipSw;
@@ -162,7 +162,7 @@ impl State {
         let wants_card = self.wants_card();
         let request = RouteRequest {
             message: NewTrafficFilter(place.filter(keys.keys, actions, flags)),
-            // The reply tells whether the card has it.
+            // The reply shows whether the card has the filter.
             flags: NLM_F_CREATE | NLM_F_EXCL | if wants_card { NLM_F_ECHO } else { 0 },
         };
         match self.ask(request) {
@@ -192,7 +192,7 @@ impl State {
         match self.ask(request(NLM_F_ECHO)) {
             Ok(reported) => reported.map(|r| r.counted),
             Err(_) => {
-                // The report may be too long for the kernel, which keeps the filter then. Or it is gone.
+                // The report may be too long: then the kernel keeps the filter. Or the filter is gone.
                 let _ = self.ask(request(0));
                 None
             }
@@ -212,7 +212,7 @@ impl State {
             handle: at.wrapping_add(1),
         }
     }
-    /// Whether a packet may be too long for one of the outputs.
+    /// Whether no packet of the input device is too long for an output device.
     fn fits(&self, rule: &Rule, way: Way) -> bool {
         let limit = |mtu: u32| if mtu == 0 { u32::MAX } else { mtu };
         let outputs = rule.outputs().filter_map(|no| self.ways.get(&no.0));
@@ -337,7 +337,7 @@ impl State {
             shared_words::wait_for_programs();
         }
     }
-    /// [`State::settle`], also after removals of filters that were no flow's.
+    /// Like [`State::settle`], after the removal of filters that belong to no flow.
     pub(super) fn settle_now(&mut self) {
         self.unsettled = true;
         self.settle();
@@ -370,7 +370,7 @@ impl State {
             }
         }
     }
-    /// Another program removed filters: the flows of the device are installed anew.
+    /// Another program removed filters of a device: its flows are installed again.
     fn missing(&mut self, ifindex: u32, n: usize) {
         if let Some(device) = self.devices.get(&ifindex)
             && !self.fresh.contains(&ifindex)
@@ -392,7 +392,7 @@ impl State {
             ("uncounted-removals".to_owned(), self.lost),
         ]
     }
-    /// The port numbers of a device.
+    /// Numbers of the ports with this device.
     pub(super) fn numbers(&self, ifindex: u32) -> impl Iterator<Item = PortNo> + '_ {
         let of = self.ways.iter().filter(move |(_, way)| way.ifindex == ifindex);
         of.map(|(no, _)| PortNo(*no))

@@ -1,7 +1,7 @@
 //! The match of a rule as keys of `flower`.
 //!
-//! **Invariant.** A filter matches no packet that the rule's flow does not match. `flower` recognises other
-//! packets than rules count with ([`crate::rule`]), so a filter has keys that a rule does not name:
+//! **Invariant.** A filter matches no packet that the rule's flow does not match. `flower` also parses
+//! packets that a rule leaves to workers ([`crate::rule`]), so a filter has keys that the rule does not name:
 //!
 //! | packets that a rule leaves to workers | why the filter does not match them |
 //! | --- | --- |
@@ -11,8 +11,8 @@
 //! | in GRE or IP in IP | `flower` stops before an inner header (Linux 5.16) |
 //! | TCP with SYN, FIN or RST, if the flow matches on flags | `tcp_flags 0/7` |
 //! | neighbour discovery, IGMP, if the flow matches on their fields | the rule is refused unless it names another protocol or type |
-//! | with IPv4 options or IPv6 extension headers | these match: the flow matches them, too, and `flower` finds protocol and ports behind them |
-//! | without a whole L4 header | `flower` reads ports as zero, as the flow's key has them |
+//! | with IPv4 options or IPv6 extension headers | the filter does match them: so does the flow, and `flower` finds protocol and ports after them |
+//! | without a whole L4 header | the filter may match them: `flower` reads ports as zero, and so does the flow's key |
 //!
 //! A rule that does not match on tags gets a filter for packets without any.
 
@@ -39,16 +39,16 @@ const PRIORITY: u16 = 0xe000;
 /// Types of neighbour discovery.
 const ND: std::ops::RangeInclusive<u16> = 133..=137;
 
-/// Keys of a filter, and the protocol that its messages name.
+/// Keys of a filter, and the filter's protocol.
 #[derive(Debug)]
 pub(super) struct Keys {
-    /// EtherType of the packet: of the tag, if there is one.
+    /// Outermost EtherType of the packet: the tag's, if there is one.
     pub(super) protocol: u16,
     pub(super) keys: Vec<Key>,
 }
 
 impl Keys {
-    /// The keys of a rule of packets that come in, without connections and tunnels.
+    /// The keys of a rule without connections and tunnels, for packets that a device receives.
     ///
     /// # Errors
     /// The reason why `flower` has no such filter.
@@ -114,10 +114,10 @@ fn push(keys: &mut Vec<Key>, value: Key, mask: Key, counts: bool) {
     }
 }
 
-/// The keys of a tag, and the filter's protocol.
+/// Adds the keys of a tag and the EtherType; returns the filter's protocol.
 fn tag(k: &Headers, m: &Headers, keys: &mut Vec<Key>) -> Result<u16, Why> {
     if m.vlan & VLAN_PRESENT == 0 || k.vlan & VLAN_PRESENT == 0 {
-        // Bits of a tag are compared in packets that have none: they are zero.
+        // The rule has bits of a tag, and its packets have no tag: only zero can match.
         if k.vlan != 0 {
             return Err(Why::Vlan);
         }
@@ -140,13 +140,13 @@ fn tag(k: &Headers, m: &Headers, keys: &mut Vec<Key>) -> Result<u16, Why> {
     Ok(DOT1Q)
 }
 
-/// The keys of the protocol, and behind it.
+/// Adds the keys of the IP protocol and of the L4 header.
 fn l4(rule: &Rule, keys: &mut Vec<Key>) -> Result<(), Why> {
     let (k, m) = (&rule.key, &rule.mask);
     let ports = m.tp_src != 0 || m.tp_dst != 0;
     let is_v6 = k.dl_type == IPV6;
     if m.nw_proto != u8::MAX {
-        // Ports of what? And flags, or fields of neighbour discovery, may be conditions.
+        // Ports, TCP flags and fields of neighbour discovery have no meaning without a protocol.
         let plain = m.nw_proto == 0 && !ports && !rule.leaves_out && rule.all_flags;
         return if plain { Ok(()) } else { Err(Why::Match) };
     }
@@ -162,7 +162,7 @@ fn l4(rule: &Rule, keys: &mut Vec<Key>) -> Result<(), Why> {
             push(keys, UdpSrc(k.tp_src), UdpSrcMask(m.tp_src), m.tp_src != 0);
             push(keys, UdpDst(k.tp_dst), UdpDstMask(m.tp_dst), m.tp_dst != 0);
         }
-        // Masks of the key are of 16 bits, and the fields have 8.
+        // The flow key has 16 bits for type and code, and the fields have 8.
         (ICMP, false) => {
             let (src, dst) = (small(m.tp_src & 0xff)?, small(m.tp_dst & 0xff)?);
             push(keys, Icmpv4Type(small(k.tp_src)?), Icmpv4TypeMask(src), src != 0);

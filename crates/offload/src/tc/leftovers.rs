@@ -1,8 +1,8 @@
-//! Filters that an earlier process left, also one that was killed.
+//! Filters that an earlier process left, whether it ended or was killed.
 //!
-//! They are found by the cookie of their first action, which has the number of the run directory. The next
-//! process takes them over: they forward behind its own filters, until a change of rules is confirmed. Each
-//! process has an era and priorities of its own, before those of the filters that it found.
+//! The next process finds them by the cookie of their first action, which has the number of the run
+//! directory. They forward after its own filters, until a change of rules is confirmed. Each process has its
+//! own era and its own priorities, which come before those of the filters that it found.
 
 use super::flows::{LAST_PRIORITY, PRIORITIES, REPLY_TIMEOUT, State};
 use super::message::{self, Place};
@@ -11,23 +11,23 @@ use heddle_sys::route_batch::{RouteBatch, RouteRequest};
 use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, GetTrafficFilter};
 use std::collections::HashSet;
 
-/// First priority that filters of flows may have.
+/// Lowest priority number of filters of flows.
 const FIRST_PRIORITY: u16 = 0x1000;
 
 /// A filter of an earlier process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leftover {
     pub(super) place: Place,
-    /// It hands packets to a miss device.
+    /// The filter sends packets to a miss device.
     pub(super) is_miss: bool,
 }
 
-/// The filters of processes with this owner number, and the highest era among them.
+/// The filters of all processes with this owner number, and their highest era.
 fn find(batch: &mut RouteBatch, owner: u64) -> (Vec<Leftover>, u32) {
     let devices = DevicePrograms::new().and_then(|all| all.with_filters());
     let (mut all, mut era) = (Vec::new(), 0);
     for ifindex in devices.unwrap_or_default() {
-        // A device may have gone.
+        // The device may be gone.
         let _ = batch.dump(GetTrafficFilter(message::all_of(ifindex)), &mut |reply| {
             let Some(reported) = message::read(reply.payload) else {
                 return;
@@ -53,8 +53,9 @@ fn delete(batch: &mut RouteBatch, all: &[Leftover]) -> usize {
     results.map_or(0, |all| all.iter().filter(|done| done.is_ok()).count())
 }
 
-/// Era and first priority of a new process, and the filters that it takes over. `alone`: it diverts devices
-/// itself; otherwise the eBPF program needs the places of the miss filters at once.
+/// Era and first priority of a new process, and the filters that it takes over. `alone`: this back end
+/// diverts devices itself. Otherwise the miss filters are removed at once: the eBPF program needs their
+/// priority.
 pub(super) fn adopt(batch: &mut RouteBatch, owner: u64, alone: bool) -> ((u32, u16), Vec<Leftover>) {
     let (mut all, era) = find(batch, owner);
     if !alone {
@@ -89,7 +90,7 @@ impl State {
         if all.is_empty() {
             return;
         }
-        // The miss filter of a device that is a port again is this process's now.
+        // This process has replaced the miss filters of its own devices.
         let ours: HashSet<u32> = self.devices.keys().copied().collect();
         let old: Vec<Leftover> = all
             .into_iter()

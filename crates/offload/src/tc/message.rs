@@ -1,4 +1,4 @@
-//! Messages about filters, and what is read of those that the kernel sends.
+//! Requests about filters, and the parser of the kernel's messages about them.
 
 use super::actions::Cookie;
 use super::attrs;
@@ -30,7 +30,7 @@ const TCA_STATS_BASIC_HW: u16 = 7;
 /// The number of packets, if it has more than 32 bits.
 const TCA_STATS_PKT64: u16 = 8;
 
-/// Place of a filter.
+/// The id of a filter in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Place {
     pub(super) ifindex: u32,
@@ -51,11 +51,11 @@ impl Place {
         m.attributes.push(TcAttribute::Chain(self.chain));
         m
     }
-    /// The filter that a request to remove it, or to show it, is about.
+    /// The message of a request to remove or to show the filter.
     pub(super) fn named(self) -> TcMessage {
         self.message()
     }
-    /// The whole filter. `flags`: [`SKIP_HW`] and [`SKIP_SW`].
+    /// The message of a request to add the filter. `flags`: [`SKIP_HW`] and [`SKIP_SW`].
     pub(super) fn filter(self, keys: Vec<Key>, actions: Vec<TcAction>, flags: u32) -> TcMessage {
         let mut m = self.message();
         let mut options: Vec<TcOption> = keys.into_iter().map(TcOption::Flower).collect();
@@ -73,9 +73,9 @@ pub(super) fn all_of(ifindex: u32) -> TcMessage {
     m
 }
 
-/// Request for the filters of a device's ingress without their keys, in the order of priorities. The dump fails
-/// with `EMSGSIZE` at the first filter of a kind that the kernel shows only as a whole. Those of this switch
-/// are behind the filters of flows.
+/// Request for the filters of a device's ingress without their keys, in the order of priorities. The dump
+/// fails with `EMSGSIZE` at the first filter of a kind that has no such short form. This switch's filters of
+/// such kinds come after those of flows.
 pub(super) fn flows_of(ifindex: u32) -> TcMessage {
     let mut m = all_of(ifindex);
     m.attributes.push(TcAttribute::Other(attrs::terse()));
@@ -102,8 +102,8 @@ pub(super) struct Reported {
     pub(super) in_hw: bool,
 }
 
-/// Kind and value of each attribute, up to the first that is cut. `netlink-packet-core`'s iterator would give
-/// values that borrow from it.
+/// Kind and value of each attribute, up to the first one that is truncated. The values of
+/// `netlink-packet-core`'s iterator would borrow from the iterator.
 fn nlas(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     const NESTED_AND_ORDER: u16 = 0xc000;
     std::iter::from_fn(move || {
@@ -133,7 +133,7 @@ fn basic(stats: &[u8], kind: u16) -> (u64, u64) {
     find(stats, kind).and_then(read).unwrap_or_default()
 }
 
-/// Reads a message about a filter. `None`: it is not one of flower.
+/// Reads a message about a filter. `None`: no filter of flower, or a truncated message.
 pub(super) fn read(payload: &[u8]) -> Option<Reported> {
     let attributes = payload.get(HEADER_LEN..)?;
     if find(attributes, TCA_KIND)? != b"flower\0" {

@@ -1,19 +1,19 @@
-//! The back end of tc: flows become filters of `flower` at the ingress of their port's device, which the
-//! kernel runs, or the device's card. `docs/offload-tc.md` explains it to operators.
+//! The back end of tc: flows become filters of `flower` at the ingress of their port's device. The kernel
+//! runs them, or the device's card. `docs/offload-tc.md` explains it to operators.
 //!
-//! * [`keys`]: a rule's match as keys, and the conditions that a rule does not name.
+//! * [`keys`]: the match of a rule as keys of `flower`, with the conditions that the rule leaves out.
 //! * [`actions`]: a rule's steps as actions.
 //! * [`attrs`]: the attributes and actions that `netlink-packet-route` lacks.
-//! * [`message`]: messages about filters, and what is read of the kernel's.
-//! * [`flows`]: filters come, change and go, with their counts.
-//! * [`ports`]: devices are diverted, or shared with the eBPF back end.
+//! * [`message`]: requests about filters, and the parser of the kernel's messages.
+//! * [`flows`]: adds, changes and removes filters, and reads their counts.
+//! * [`ports`]: diverts devices, or shares them with the eBPF back end.
 //! * [`leftovers`]: filters of an earlier process.
 //!
-//! **Order of filters.** Filters of flows have lower priorities (which come first) than all others of the
-//! switch. Behind them is one that takes all packets: the eBPF program if that is on, otherwise a filter
-//! that hands them to the port's miss device ([`crate::miss`]).
+//! **Order of filters.** Filters of flows have lower priority numbers than all other filters of the switch,
+//! so they come first. The last one matches all packets. It is the eBPF program, or without eBPF a filter
+//! that sends packets to the port's miss device ([`crate::miss`]).
 //!
-//! **End.** Filters stay when the process ends, and still forward. [`crate::Backend::shutdown`] removes them.
+//! **End.** Filters stay and forward after the process has ended. [`crate::Backend::shutdown`] removes them.
 
 mod actions;
 mod attrs;
@@ -37,10 +37,10 @@ use std::sync::Arc;
 /// Maximum number of filters.
 const MAX_FILTERS: usize = 1 << 20;
 
-/// The places that filters may have: `other_config:tc-policy`.
+/// Whether filters run in cards or in the kernel: `other_config:tc-policy`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub enum TcPolicy {
-    /// The card if it takes the filter, and the kernel.
+    /// The card if it accepts the filter, and the kernel.
     #[default]
     None,
     /// The card only.
@@ -50,7 +50,7 @@ pub enum TcPolicy {
 }
 
 impl TcPolicy {
-    /// The policy of this name, as Open vSwitch has them.
+    /// The policy with this name (Open vSwitch's names).
     pub fn parse(name: &str) -> Option<Self> {
         match name {
             "none" => Some(Self::None),
@@ -61,7 +61,7 @@ impl TcPolicy {
     }
 }
 
-/// The back end; clones share it. One is the back end of [`crate::Offload`], one is given to ports.
+/// The tc back end; clones share it. [`crate::Offload`] has one, and ports have one to divert devices.
 #[derive(Clone)]
 pub struct Tc(Arc<Mutex<flows::State>>);
 
@@ -76,7 +76,7 @@ impl Tc {
     /// eBPF program behind the filters, so this back end diverts devices itself.
     ///
     /// # Errors
-    /// One line with the reason why this kernel, or this user, cannot have such filters.
+    /// The reason, in one line, why this kernel or this user cannot have such filters.
     pub fn start(owner: u64, policy: TcPolicy, alone: bool) -> Result<Self, String> {
         if alone {
             miss::remove_miss_devices(miss::group_of(owner));
@@ -90,11 +90,11 @@ impl Tc {
     pub fn remove_leftovers(owner: u64) -> usize {
         leftovers::remove(owner)
     }
-    /// Filters of flows that an earlier process left, and that still forward.
+    /// Number of filters of flows that an earlier process left, and that still forward.
     pub fn adopted(&self) -> usize {
         self.0.lock().adopted()
     }
-    /// The device of a port has the eBPF program: filters of flows may stand before that.
+    /// Adds a device that has the eBPF program: filters of flows come before the program.
     pub fn join(&self, name: &str, ifindex: u32) {
         self.0.lock().join(name, ifindex);
     }

@@ -1,8 +1,8 @@
-//! Devices are diverted, or shared with the eBPF back end.
+//! Diverts devices, or shares them with the eBPF back end.
 //!
-//! Without the eBPF program, a device has a filter behind those of flows, in the program's place, that takes
-//! all packets and hands them to the miss device. It is never in a card: packets that no filter of a card
-//! matches come to the kernel.
+//! Without the eBPF program, each device has a *miss filter* in the program's place. It comes after the
+//! filters of flows, matches all packets, and sends them to the miss device. It is never in a card: the
+//! kernel receives the packets that no filter of the card matches.
 
 use super::actions;
 use super::flows::{REPLY_TIMEOUT, State, Way};
@@ -21,28 +21,28 @@ use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
-/// Place of the filter that hands packets to the miss device: that of the eBPF program.
+/// Priority of the miss filter: the one of the eBPF program.
 const MISS_PRIORITY: u16 = 0x4844;
 const ETH_P_ALL: u16 = 3;
-/// Passes over the ports in which each device is checked once.
+/// Number of calls of [`State::set_ports`] in which each device is checked once for other programs.
 const ASK_AGAIN: u32 = 10;
-/// Oldest kernel: since Linux 5.19 `flower` counts tags, and before 5.16 it looked into tunnels.
+/// Minimum Linux: `flower` matches the number of tags since 5.19, and only outer headers since 5.16.
 const KERNEL: (u32, u32) = (5, 19);
 
-/// A device that has filters.
+/// A device that may have filters of flows.
 pub(super) struct Device {
     pub(super) name: String,
     /// The miss device, if this back end made it.
     pub(super) miss: Option<MissDevice>,
-    /// It is a network card that takes filters: its feature `hw-tc-offload` is on.
+    /// The device passes filters to a network card: its feature `hw-tc-offload` is on.
     pub(super) is_card: bool,
     /// Number of flows that come in by it.
     pub(super) flows: usize,
-    /// Keeps other switches from the device.
+    /// Keeps other switches away from the device ([`claim`]).
     _claim: Option<UnixDatagram>,
 }
 
-/// Whether a device passes filters to a network card.
+/// Whether the feature `hw-tc-offload` of a device is on.
 fn is_card(name: &str) -> bool {
     let feature = LinkCtl::new().and_then(|link| link.feature(name, "hw-tc-offload"));
     feature.is_ok_and(|on| on == Some(true))
@@ -58,9 +58,9 @@ fn miss_place(ifindex: u32) -> Place {
     }
 }
 
-/// Whether this kernel, and this user, can have filters of flower: one line with the reason if not.
+/// Checks whether this kernel, and this user, can have filters of flower.
 ///
-/// A filter is added to a tap of this process's own, which is gone right after.
+/// Adds a filter to a new tap, and removes the tap. The error is the reason, in one line.
 pub(super) fn probe() -> Result<(), String> {
     let version = crate::kernel::version();
     if version < KERNEL {
@@ -87,14 +87,14 @@ pub(super) fn probe() -> Result<(), String> {
     done
 }
 
-/// Puts the filter that takes all packets to a device, with the queueing discipline that it needs.
+/// Adds or replaces the miss filter of a device, with the queueing discipline that it needs.
 fn put(
     batch: &mut RouteBatch,
     ifindex: u32,
     actions: Vec<netlink_packet_route::tc::TcAction>,
     flags: u16,
 ) -> io::Result<()> {
-    // The discipline may be there already.
+    // The discipline may exist already.
     let _ = heddle_sys::ingress::add_clsact(ifindex);
     let filter = miss_place(ifindex).filter(Vec::new(), actions, message::SKIP_HW);
     let request = RouteRequest {
@@ -122,14 +122,14 @@ impl State {
         }
         done
     }
-    /// Diverts a device that no other program has.
+    /// Diverts a device that no other program uses.
     fn take_device(&mut self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
         if let Some(miss) = self.devices.get(&ifindex).and_then(|d| d.miss.as_ref()) {
             return Ok(Arc::clone(&miss.tap));
         }
         let claim = claim(ifindex, &mut self.claim_timeout)?;
         let miss = MissDevice::make(ifindex, self.group)?;
-        // Replaces that of an earlier process.
+        // Replaces the miss filter of an earlier process.
         let actions = actions::to_miss_device(miss.ifindex, self.cookie);
         put(&mut self.batch, ifindex, actions, 0)?;
         let tap = Arc::clone(&miss.tap);
@@ -152,23 +152,23 @@ impl State {
             self.insert(name, ifindex, None, None);
         }
     }
-    /// Whether flows that come in by a device are filters, and not entries of the eBPF program.
+    /// Whether flows from a device become filters. Otherwise they go to the eBPF program.
     pub(super) fn serves(&self, ifindex: u32) -> bool {
         let is_card = || self.devices.get(&ifindex).is_some_and(|d| d.is_card);
         self.alone || self.policy == TcPolicy::SkipHw || is_card()
     }
-    /// Whether filters of a device have to be in its card: otherwise eBPF is faster.
+    /// Whether filters must be in a card: if only the kernel runs a flow, eBPF is faster.
     pub(super) fn wants_card(&self) -> bool {
         !self.alone && self.policy != TcPolicy::SkipHw
     }
-    /// Whether a system port's queues are to be opened again: another program came to its device, or went.
+    /// Whether a system port must open its queues again: another program has come to its device, or left it.
     pub(super) fn changed(&self, ifindex: u32, diverted: bool) -> bool {
         match diverted {
             true => self.others.of(ifindex).is_some_and(|stays| stays.others),
             false => self.others.is_freed(ifindex),
         }
     }
-    /// Gives a device back. Filters of its flows are removed with the flows.
+    /// Gives a device back: removes its miss filter, and the filters of flows from it.
     pub(super) fn let_go(&mut self, ifindex: u32) {
         let Some(device) = self.devices.remove(&ifindex) else {
             return;
@@ -179,11 +179,11 @@ impl State {
                 message: DelTrafficFilter(miss_place(ifindex).named()),
                 flags: 0,
             };
-            // It is gone with its device, or with the queueing discipline.
+            // The filter may be gone with its device, or with the queueing discipline.
             let _ = self.ask(request);
             self.settle_now();
         }
-        // Flows of the port are installed anew, which fails with the reason.
+        // The switch installs flows of the port again, which fails with the reason.
         self.fresh.push(ifindex);
     }
     pub(super) fn shutdown(&mut self) {
@@ -224,14 +224,14 @@ impl State {
         changed
     }
 
-    /// Looks at some devices each time. A miss filter that another program removed is put back: without it,
-    /// packets of a port go to the host's stack. A device to which another program came stays with workers
-    /// from now on. One that the other program has left does not.
+    /// Checks some devices at each call. Restores a miss filter that another program removed: without it,
+    /// packets of a port go to the host's stack. A device to which another program has come stays with
+    /// workers from now on. One that the other program has left can have filters again.
     fn look_again(&mut self, ports: &[PortLink]) {
         let turn = self.rounds % ASK_AGAIN;
         let due = |p: &&PortLink| !p.internal && p.ifindex % ASK_AGAIN == turn;
         for p in ports.iter().filter(due) {
-            // The device may have gone.
+            // The device may be gone.
             let Ok(look) = self.others.look(&p.name, p.ifindex, Hook::Ingress) else {
                 continue;
             };

@@ -20,8 +20,8 @@ fn nlas(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
     all.map(|nla| (nla.kind(), nla.value().to_vec())).collect()
 }
 
-/// Keys by kind, and actions by place, in a form that two senders of the same filter share: without masks
-/// that have all bits, and without cookies, which `tc` puts to some actions.
+/// Keys by kind, and actions in order, in a form that two senders of the same filter share. Masks with all
+/// bits are left out, and cookies, which `tc` adds to some actions.
 fn canonical(options: &[u8]) -> (BTreeMap<u16, Vec<u8>>, Vec<BTreeMap<u16, Vec<u8>>>) {
     const ACTIONS: u16 = 3;
     const COOKIE: u16 = 6;
@@ -41,7 +41,7 @@ fn canonical(options: &[u8]) -> (BTreeMap<u16, Vec<u8>>, Vec<BTreeMap<u16, Vec<u
     (keys, actions)
 }
 
-/// What `tc` sends for a filter of this name.
+/// Bytes that `tc` sends for the filter of this name in `golden/flower.txt`.
 fn golden(name: &str) -> Vec<u8> {
     let all = include_str!("golden/flower.txt").lines();
     let hex = all
@@ -271,7 +271,7 @@ fn what_tc_cannot_do_is_refused() {
 
 #[test]
 fn a_reply_is_read() {
-    // As the kernel reports a filter: the request, with statistics at its action.
+    // The kernel's report of a filter: the request, with statistics at its action.
     let (key, mask) = flow();
     let rule = Rule::new(&key, &mask, &[]).unwrap();
     let keys = Keys::of(&rule).unwrap();
@@ -284,7 +284,7 @@ fn a_reply_is_read() {
     assert_eq!((reported.place, reported.cookie), (at, Some(COOKIE)));
     assert!(!reported.in_hw && reported.counted == message::Counted::default());
     for n in 0..bytes.len() {
-        // A message that is cut is no filter, or one with less.
+        // A truncated message is no filter, or one with fewer attributes.
         let _ = message::read(&bytes[..n]);
     }
 }
@@ -393,7 +393,7 @@ fn mask() -> impl Strategy<Value = FlowMask> {
     })
 }
 
-/// A plain twin of `flower`: whether a filter with these keys, of this protocol, matches a packet.
+/// A simple model of `flower`: whether a filter with these keys and this protocol matches a packet.
 fn matches(keys: &Keys, p: &Packet) -> bool {
     let k = &p.key;
     let v6 = k.dl_type == 0x86dd;
@@ -464,8 +464,8 @@ fn matches(keys: &Keys, p: &Packet) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// A filter matches the packets of its flow alone, and the packet that the flow was made for unless that
-    /// is one that rules leave to workers.
+    /// A filter matches only packets of its flow. It matches the packet that the flow was made for, unless
+    /// rules leave that packet to workers.
     #[test]
     fn filters_match_packets_of_their_flow_alone(
         of in packet(), mask in mask(), others in prop::collection::vec(packet(), 40),
