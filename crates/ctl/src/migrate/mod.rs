@@ -1,7 +1,7 @@
-//! `heddle migrate`: the connections of a port go to another node with its guest.
+//! `heddle migrate`: moves the connections of a port to another node, with its guest.
 //!
-//! The switch copies connections and adds copies, in parts. This command makes a file of the parts, and reads
-//! the whole file before it hands any part to the other switch.
+//! The source switch copies connections, and the target switch adds the copies, in parts. This command makes
+//! a file of the parts, and checks the whole file before it sends any part to the target.
 
 mod file;
 mod replies;
@@ -140,7 +140,7 @@ impl Port {
     }
 }
 
-/// Prints the zones of a move, and those that were left out.
+/// Prints the zones of a move, and the zones that were left out.
 fn notes(text: &mut String, notes: &[String]) {
     for note in notes {
         // Writing to a string cannot fail.
@@ -206,7 +206,7 @@ fn same_port(file: &File<'_>, here: &str) -> Result<()> {
     Ok(())
 }
 
-/// The connections of a file that the switch would not take.
+/// Number and reasons of the connections of a file that the switch would not take.
 fn refusals(file: &File<'_>, here: &Prepared) -> Result<String> {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for chunk in &file.chunks {
