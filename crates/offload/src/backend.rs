@@ -53,7 +53,7 @@ pub trait Backend: Send {
     /// Name in dumps (`dp:NAME`).
     fn name(&self) -> &'static str;
     /// Name of the back end that has an installed flow.
-    fn place(&self, _at: Handle) -> &'static str {
+    fn backend_name(&self, _at: Handle) -> &'static str {
         self.name()
     }
     /// Maximum number of flows.

@@ -366,7 +366,7 @@ impl Inner {
             None => Explained::Unknown,
             Some(None) => {
                 let at = self.at(id).unwrap_or(Handle::MAX);
-                Explained::Offloaded(self.backend.place(at))
+                Explained::Offloaded(self.backend.backend_name(at))
             }
             Some(Some(why)) => Explained::Waits(why),
         }

@@ -18,7 +18,7 @@ pub struct Stack {
     name: &'static str,
     all: Vec<Box<dyn Backend>>,
     /// Index in `all` of the back end that has the flow.
-    places: HashMap<Handle, usize>,
+    backend_of: HashMap<Handle, usize>,
 }
 
 impl std::fmt::Debug for Stack {
@@ -34,7 +34,7 @@ impl Stack {
         Self {
             name,
             all,
-            places: HashMap::new(),
+            backend_of: HashMap::new(),
         }
     }
     /// Installs a flow in the first back end from index `first` on that accepts it. If none does, the reason
@@ -44,7 +44,7 @@ impl Stack {
         for (n, backend) in self.all.iter_mut().enumerate().skip(first) {
             match backend.install(at, rule) {
                 Ok(()) => {
-                    self.places.insert(at, n);
+                    self.backend_of.insert(at, n);
                     return Ok(());
                 }
                 Err(refusal) => why = refusal,
@@ -64,9 +64,9 @@ impl Backend for Stack {
     fn name(&self) -> &'static str {
         self.name
     }
-    fn place(&self, at: Handle) -> &'static str {
-        let backend = self.places.get(&at).and_then(|n| self.all.get(*n));
-        backend.map_or(self.name(), |b| b.place(at))
+    fn backend_name(&self, at: Handle) -> &'static str {
+        let backend = self.backend_of.get(&at).and_then(|n| self.all.get(*n));
+        backend.map_or(self.name(), |b| b.backend_name(at))
     }
     fn capacity(&self) -> usize {
         self.all.iter().map(|b| b.capacity()).max().unwrap_or(0)
@@ -75,14 +75,14 @@ impl Backend for Stack {
         self.install_from(0, at, rule)
     }
     fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
-        let Some(n) = self.places.get(&at).copied() else {
+        let Some(n) = self.backend_of.get(&at).copied() else {
             return (FlowCounts::default(), Err(Why::InPort));
         };
         let (counts, done) = self.all[n].change(at, rule);
         let Err(why) = done else {
             return (counts, Ok(()));
         };
-        self.places.remove(&at);
+        self.backend_of.remove(&at);
         let done = match n + 1 < self.all.len() {
             true => self.install_from(n + 1, at, rule),
             false => Err(why),
@@ -90,7 +90,7 @@ impl Backend for Stack {
         (counts, done)
     }
     fn remove(&mut self, at: Handle) -> FlowCounts {
-        match self.places.remove(&at) {
+        match self.backend_of.remove(&at) {
             Some(n) => self.all[n].remove(at),
             None => FlowCounts::default(),
         }
@@ -156,7 +156,7 @@ impl Backend for Stack {
     }
     fn shutdown(&mut self) {
         self.all.iter_mut().for_each(|b| b.shutdown());
-        self.places.clear();
+        self.backend_of.clear();
     }
 }
 

@@ -7,16 +7,17 @@
 //!
 //! **Counts.** The first action of a filter counts its packets. The kernel reports the counts in the reply to
 //! a removal. Packets in the microsecond between count and removal are forwarded, but not counted. The kernel
-//! counts bytes without Ethernet header and tag; [`more`] adds them. It counts each segment of a GSO packet.
+//! counts bytes without Ethernet header and tag; [`counts_since_last`] adds them. It counts each segment of a
+//! GSO packet.
 //!
-//! **Old actions.** A packet may still run the actions of a filter that was removed. [`State::settle`] waits
-//! for these packets.
+//! **Old actions.** A packet may still run the actions of a filter that was removed.
+//! [`FilterTable::settle`] waits for these packets.
 
 use super::TcPolicy;
 use super::actions::{self, Cookie};
 use super::keys::Keys;
 use super::leftovers::{self, Leftover};
-use super::message::{self, Counted, Place, Reported};
+use super::message::{self, Counted, FilterId, Reported};
 use super::ports::Device;
 use crate::miss::{self, CLAIM_TIMEOUT};
 use crate::others::Others;
@@ -46,14 +47,14 @@ pub(super) const LAST_PRIORITY: u16 = 0x4842;
 
 /// The device of a port, for input and output.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct PortDevice {
     pub(super) ifindex: u32,
     pub(super) mtu: u32,
     pub(super) internal: bool,
 }
 
 struct Installed {
-    place: Place,
+    filter_id: FilterId,
     /// The second of the two priorities.
     second: bool,
     /// Bytes of each packet that the kernel does not count.
@@ -63,7 +64,7 @@ struct Installed {
     last: Option<Counted>,
 }
 
-pub(super) struct State {
+pub(super) struct FilterTable {
     pub(super) batch: RouteBatch,
     pub(super) cookie: Cookie,
     /// The first priority of this process.
@@ -73,20 +74,20 @@ pub(super) struct State {
     pub(super) alone: bool,
     /// Device group of the miss devices ([`miss::group_of`]).
     pub(super) group: u32,
-    pub(super) ways: HashMap<u32, Way>,
+    pub(super) port_devices: HashMap<u32, PortDevice>,
     /// Devices that may have filters of flows, by interface index.
     pub(super) devices: HashMap<u32, Device>,
-    /// Interface indices of devices that came or went since the last [`State::set_ports`].
-    pub(super) fresh: Vec<u32>,
+    /// Interface indices of devices that came or went since the last [`FilterTable::set_ports`].
+    pub(super) changed_devices: Vec<u32>,
     pub(super) claim_timeout: Duration,
     pub(super) others: Others,
     pub(super) rounds: u32,
     installed: HashMap<Handle, Installed>,
     pub(super) leftovers: Vec<Leftover>,
-    /// Filters were removed since the last call of [`State::settle`].
+    /// Filters were removed since the last call of [`FilterTable::settle`].
     unsettled: bool,
     refused: u64,
-    lost: u64,
+    uncounted_removals: u64,
 }
 
 /// The reason of a refusal, from the error of a request.
@@ -99,7 +100,7 @@ pub(super) fn why(error: &io::Error) -> Why {
     }
 }
 
-impl State {
+impl FilterTable {
     pub(super) fn new(owner: u64, policy: TcPolicy, alone: bool) -> io::Result<Self> {
         Ok(Self {
             batch: RouteBatch::new(REPLY_TIMEOUT)?,
@@ -108,9 +109,9 @@ impl State {
             policy,
             alone,
             group: miss::group_of(owner),
-            ways: HashMap::new(),
+            port_devices: HashMap::new(),
             devices: HashMap::new(),
-            fresh: Vec::new(),
+            changed_devices: Vec::new(),
             claim_timeout: CLAIM_TIMEOUT,
             others: Others::new(),
             rounds: 0,
@@ -118,19 +119,19 @@ impl State {
             leftovers: Vec::new(),
             unsettled: false,
             refused: 0,
-            lost: 0,
+            uncounted_removals: 0,
         })
     }
 
     /// Takes over the filters of an earlier process. They come after the filters of this process, and forward
-    /// until [`State::drop_adopted`].
+    /// until [`FilterTable::drop_adopted`].
     pub(super) fn adopt(&mut self) {
         let (mine, rest) = leftovers::adopt(&mut self.batch, self.cookie.owner, self.alone);
         self.leftovers = rest;
         (self.cookie.era, self.priority) = mine;
         let flows = self.adopted();
         if flows > 0 {
-            log::info!(target: "netdev_offload", "tc: {flows} filters of an earlier process forward until others take their place");
+            log::info!(target: "netdev_offload", "tc: {flows} filters of an earlier process forward until others take their filter_id");
         }
     }
     pub(super) fn adopted(&self) -> usize {
@@ -140,7 +141,7 @@ impl State {
     // -- requests
 
     /// Sends one request; returns the kernel's report about the filter, if it sent one.
-    pub(super) fn ask(&mut self, request: RouteRequest) -> io::Result<Option<Reported>> {
+    pub(super) fn request(&mut self, request: RouteRequest) -> io::Result<Option<Reported>> {
         let mut reported = None;
         let results = self.batch.send(vec![request], &mut |reply| {
             reported = reported.or_else(|| message::read(reply.payload));
@@ -148,11 +149,11 @@ impl State {
         results.into_iter().next().unwrap_or(Ok(())).map(|()| reported)
     }
 
-    /// Adds the filter of a rule with the id `place`.
-    fn add(&mut self, place: Place, keys: Keys, rule: &Rule) -> Result<(), Why> {
-        let ways = &self.ways;
+    /// Adds the filter of a rule with the id `filter_id`.
+    fn add(&mut self, filter_id: FilterId, keys: Keys, rule: &Rule) -> Result<(), Why> {
+        let port_devices = &self.port_devices;
         let card_only = self.policy == TcPolicy::SkipSw;
-        let device = |no: PortNo| ways.get(&no.0).map(|way| way.ifindex);
+        let device = |no: PortNo| port_devices.get(&no.0).map(|way| way.ifindex);
         let actions = actions::of(rule, self.cookie, card_only, device)?;
         let flags = match self.policy {
             TcPolicy::None => 0,
@@ -161,14 +162,14 @@ impl State {
         };
         let wants_card = self.wants_card();
         let request = RouteRequest {
-            message: NewTrafficFilter(place.filter(keys.keys, actions, flags)),
+            message: NewTrafficFilter(filter_id.filter(keys.keys, actions, flags)),
             // The reply shows whether the card has the filter.
             flags: NLM_F_CREATE | NLM_F_EXCL | if wants_card { NLM_F_ECHO } else { 0 },
         };
-        match self.ask(request) {
+        match self.request(request) {
             Ok(reported) if wants_card && !reported.is_some_and(|r| r.in_hw) => {
                 self.refused += 1;
-                self.take_off(place);
+                self.delete_filter(filter_id);
                 Err(Why::NotInCard)
             }
             Ok(_) => Ok(()),
@@ -176,24 +177,24 @@ impl State {
                 self.refused += 1;
                 if error.raw_os_error().is_none() {
                     // The filter may be there.
-                    self.take_off(place);
+                    self.delete_filter(filter_id);
                 }
                 Err(why(&error))
             }
         }
     }
     /// Removes a filter; returns its last counts.
-    fn take_off(&mut self, place: Place) -> Option<Counted> {
+    fn delete_filter(&mut self, filter_id: FilterId) -> Option<Counted> {
         self.unsettled = true;
         let request = |flags| RouteRequest {
-            message: DelTrafficFilter(place.named()),
+            message: DelTrafficFilter(filter_id.named()),
             flags,
         };
-        match self.ask(request(NLM_F_ECHO)) {
+        match self.request(request(NLM_F_ECHO)) {
             Ok(reported) => reported.map(|r| r.counted),
             Err(_) => {
                 // The report may be too long: then the kernel keeps the filter. Or the filter is gone.
-                let _ = self.ask(request(0));
+                let _ = self.request(request(0));
                 None
             }
         }
@@ -201,10 +202,10 @@ impl State {
 
     // -- flows
 
-    fn place(&self, at: Handle, ifindex: u32, protocol: u16, second: bool) -> Place {
+    fn filter_id(&self, at: Handle, ifindex: u32, protocol: u16, second: bool) -> FilterId {
         let index = PROTOCOLS.iter().position(|p| *p == protocol).unwrap_or(0);
         let offset = u16::try_from(2 * index).unwrap_or(0) + u16::from(second);
-        Place {
+        FilterId {
             ifindex,
             chain: 0,
             priority: self.priority + offset,
@@ -213,17 +214,17 @@ impl State {
         }
     }
     /// Whether no packet of the input device is too long for an output device.
-    fn fits(&self, rule: &Rule, way: Way) -> bool {
+    fn fits(&self, rule: &Rule, way: PortDevice) -> bool {
         let limit = |mtu: u32| if mtu == 0 { u32::MAX } else { mtu };
-        let outputs = rule.outputs().filter_map(|no| self.ways.get(&no.0));
+        let outputs = rule.outputs().filter_map(|no| self.port_devices.get(&no.0));
         outputs.into_iter().all(|out| limit(way.mtu) <= limit(out.mtu))
     }
     /// The device of a rule's input port.
-    fn input(&self, rule: &Rule) -> Result<Way, Why> {
+    fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
         if rule.tunnel || rule.outer.is_some() {
             return Err(Why::Tunnel("is not offloaded through tc"));
         }
-        let way = *self.ways.get(&rule.in_port.0).ok_or(Why::InPort)?;
+        let way = *self.port_devices.get(&rule.in_port.0).ok_or(Why::InPort)?;
         if way.internal {
             return Err(Why::InternalPort);
         }
@@ -237,10 +238,10 @@ impl State {
         if rule.key.recirc != 0 {
             return Err(Why::Connection);
         }
-        if rule.outputs().any(|no| !self.ways.contains_key(&no.0)) {
+        if rule.outputs().any(|no| !self.port_devices.contains_key(&no.0)) {
             return Err(Why::OutPort);
         }
-        let is_internal = |no: PortNo| self.ways.get(&no.0).is_some_and(|way| way.internal);
+        let is_internal = |no: PortNo| self.port_devices.get(&no.0).is_some_and(|way| way.internal);
         if rule.outputs().any(is_internal) {
             return Err(Why::InternalPort);
         }
@@ -252,11 +253,11 @@ impl State {
     pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
         let way = self.input(rule)?;
         let keys = Keys::of(rule)?;
-        let place = self.place(at, way.ifindex, keys.protocol, false);
-        self.add(place, keys, rule)?;
+        let filter_id = self.filter_id(at, way.ifindex, keys.protocol, false);
+        self.add(filter_id, keys, rule)?;
         let tagged = rule.key.vlan & VLAN_PRESENT != 0;
         let installed = Installed {
-            place,
+            filter_id,
             second: false,
             uncounted: ETHERNET_LEN + if tagged { TAG_LEN } else { 0 },
             read: Counted::default(),
@@ -279,27 +280,27 @@ impl State {
         let second = !old.second;
         let done = self.input(rule).and_then(|way| {
             let keys = Keys::of(rule)?;
-            let place = self.place(at, way.ifindex, keys.protocol, second);
-            self.add(place, keys, rule).map(|()| place)
+            let filter_id = self.filter_id(at, way.ifindex, keys.protocol, second);
+            self.add(filter_id, keys, rule).map(|()| filter_id)
         });
-        let place = match done {
-            Ok(place) => place,
+        let filter_id = match done {
+            Ok(filter_id) => filter_id,
             Err(why) => return (self.remove(at), Err(why)),
         };
         let counts = self.remove(at);
-        let uncounted = match place.protocol {
+        let uncounted = match filter_id.protocol {
             0x8100 => ETHERNET_LEN + TAG_LEN,
             _ => ETHERNET_LEN,
         };
         let installed = Installed {
-            place,
+            filter_id,
             second,
             uncounted,
             read: Counted::default(),
             last: None,
         };
         self.installed.insert(at, installed);
-        self.count_flows(place.ifindex, 1);
+        self.count_flows(filter_id.ifindex, 1);
         (counts, Ok(()))
     }
     pub(super) fn remove(&mut self, at: Handle) -> FlowCounts {
@@ -307,25 +308,25 @@ impl State {
             return FlowCounts::default();
         };
         if flow.last.is_none() {
-            self.count_flows(flow.place.ifindex, -1);
+            self.count_flows(flow.filter_id.ifindex, -1);
         }
-        match flow.last.take().or_else(|| self.take_off(flow.place)) {
-            Some(now) => more(&mut flow, now, 0),
+        match flow.last.take().or_else(|| self.delete_filter(flow.filter_id)) {
+            Some(now) => counts_since_last(&mut flow, now, 0),
             None => {
-                self.lost += 1;
+                self.uncounted_removals += 1;
                 FlowCounts::default()
             }
         }
     }
     /// Removes the filters of all flows that come in by a device. Their counts are kept for
-    /// [`State::remove`].
+    /// [`FilterTable::remove`].
     pub(super) fn remove_flows_of(&mut self, ifindex: u32) {
         let here = |(at, flow): (&Handle, &Installed)| {
-            (flow.place.ifindex == ifindex && flow.last.is_none()).then_some((*at, flow.place))
+            (flow.filter_id.ifindex == ifindex && flow.last.is_none()).then_some((*at, flow.filter_id))
         };
-        let all: Vec<(Handle, Place)> = self.installed.iter().filter_map(here).collect();
-        for (at, place) in all {
-            let last = self.take_off(place);
+        let all: Vec<(Handle, FilterId)> = self.installed.iter().filter_map(here).collect();
+        for (at, filter_id) in all {
+            let last = self.delete_filter(filter_id);
             if let Some(flow) = self.installed.get_mut(&at) {
                 flow.last = Some(last.unwrap_or(flow.read));
             }
@@ -337,7 +338,7 @@ impl State {
             shared_words::wait_for_programs();
         }
     }
-    /// Like [`State::settle`], after the removal of filters that belong to no flow.
+    /// Like [`FilterTable::settle`], after the removal of filters that belong to no flow.
     pub(super) fn settle_now(&mut self) {
         self.unsettled = true;
         self.settle();
@@ -354,11 +355,13 @@ impl State {
                     let Some(reported) = message::read(reply.payload) else {
                         return;
                     };
-                    let at = reported.place.handle.wrapping_sub(1);
-                    let flow = installed.get_mut(&at).filter(|flow| flow.place == reported.place);
+                    let at = reported.filter_id.handle.wrapping_sub(1);
+                    let flow = installed
+                        .get_mut(&at)
+                        .filter(|flow| flow.filter_id == reported.filter_id);
                     if let Some(flow) = flow.filter(|_| reported.cookie == Some(cookie)) {
                         seen += 1;
-                        let counts = more(flow, reported.counted, now_ms);
+                        let counts = counts_since_last(flow, reported.counted, now_ms);
                         if counts.packets > 0 {
                             f(at, counts);
                         }
@@ -366,20 +369,20 @@ impl State {
                 });
             let cut = |e: &io::Error| e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
             if done.as_ref().err().is_none_or(cut) && seen < flows {
-                self.missing(ifindex, flows - seen);
+                self.reinstall_flows(ifindex, flows - seen);
             }
         }
     }
     /// Another program removed filters of a device: its flows are installed again.
-    fn missing(&mut self, ifindex: u32, n: usize) {
+    fn reinstall_flows(&mut self, ifindex: u32, n: usize) {
         if let Some(device) = self.devices.get(&ifindex)
-            && !self.fresh.contains(&ifindex)
+            && !self.changed_devices.contains(&ifindex)
         {
             log::warn!(
                 target: "netdev_offload",
                 "{}: another program removed {n} filters of flows; they are installed again", device.name
             );
-            self.fresh.push(ifindex);
+            self.changed_devices.push(ifindex);
         }
     }
 
@@ -389,18 +392,21 @@ impl State {
             ("filters".to_owned(), self.installed.len() as u64),
             ("adopted-flows".to_owned(), self.adopted() as u64),
             ("refused".to_owned(), self.refused),
-            ("uncounted-removals".to_owned(), self.lost),
+            ("uncounted-removals".to_owned(), self.uncounted_removals),
         ]
     }
     /// Numbers of the ports with this device.
     pub(super) fn numbers(&self, ifindex: u32) -> impl Iterator<Item = PortNo> + '_ {
-        let of = self.ways.iter().filter(move |(_, way)| way.ifindex == ifindex);
+        let of = self
+            .port_devices
+            .iter()
+            .filter(move |(_, way)| way.ifindex == ifindex);
         of.map(|(no, _)| PortNo(*no))
     }
 }
 
 /// Packets and bytes of a filter since the last call.
-fn more(flow: &mut Installed, now: Counted, now_ms: u64) -> FlowCounts {
+fn counts_since_last(flow: &mut Installed, now: Counted, now_ms: u64) -> FlowCounts {
     let before = std::mem::replace(&mut flow.read, now);
     let packets = now.packets.saturating_sub(before.packets);
     if packets == 0 {

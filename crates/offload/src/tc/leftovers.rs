@@ -4,8 +4,8 @@
 //! directory. They forward after its own filters, until a change of rules is confirmed. Each process has its
 //! own era and its own priorities, which come before those of the filters that it found.
 
-use super::flows::{LAST_PRIORITY, PRIORITIES, REPLY_TIMEOUT, State};
-use super::message::{self, Place};
+use super::flows::{FilterTable, LAST_PRIORITY, PRIORITIES, REPLY_TIMEOUT};
+use super::message::{self, FilterId};
 use heddle_sys::device_programs::DevicePrograms;
 use heddle_sys::route_batch::{RouteBatch, RouteRequest};
 use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, GetTrafficFilter};
@@ -17,7 +17,7 @@ const FIRST_PRIORITY: u16 = 0x1000;
 /// A filter of an earlier process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leftover {
-    pub(super) place: Place,
+    pub(super) filter_id: FilterId,
     /// The filter sends packets to a miss device.
     pub(super) is_miss: bool,
 }
@@ -35,8 +35,8 @@ fn find(batch: &mut RouteBatch, owner: u64) -> (Vec<Leftover>, u32) {
             if let Some(cookie) = reported.cookie.filter(|c| c.owner == owner) {
                 era = era.max(cookie.era);
                 all.push(Leftover {
-                    place: reported.place,
-                    is_miss: reported.place.priority > LAST_PRIORITY,
+                    filter_id: reported.filter_id,
+                    is_miss: reported.filter_id.priority > LAST_PRIORITY,
                 });
             }
         });
@@ -46,7 +46,7 @@ fn find(batch: &mut RouteBatch, owner: u64) -> (Vec<Leftover>, u32) {
 
 fn delete(batch: &mut RouteBatch, all: &[Leftover]) -> usize {
     let requests = all.iter().map(|l| RouteRequest {
-        message: DelTrafficFilter(l.place.named()),
+        message: DelTrafficFilter(l.filter_id.named()),
         flags: 0,
     });
     let results = batch.send(requests.collect(), &mut |_| {});
@@ -64,7 +64,7 @@ pub(super) fn adopt(batch: &mut RouteBatch, owner: u64, alone: bool) -> ((u32, u
         all = flows;
     }
     let flows = all.iter().filter(|l| !l.is_miss);
-    let first = flows.map(|l| l.place.priority).min();
+    let first = flows.map(|l| l.filter_id.priority).min();
     let mut priority = first.unwrap_or(LAST_PRIORITY + 1).saturating_sub(PRIORITIES);
     if priority < FIRST_PRIORITY {
         delete(batch, &all);
@@ -83,7 +83,7 @@ pub(super) fn remove(owner: u64) -> usize {
     delete(&mut batch, &all)
 }
 
-impl State {
+impl FilterTable {
     /// Removes the filters of an earlier process.
     pub(super) fn drop_adopted(&mut self) {
         let all = std::mem::take(&mut self.leftovers);
@@ -94,7 +94,7 @@ impl State {
         let ours: HashSet<u32> = self.devices.keys().copied().collect();
         let old: Vec<Leftover> = all
             .into_iter()
-            .filter(|l| !l.is_miss || !ours.contains(&l.place.ifindex))
+            .filter(|l| !l.is_miss || !ours.contains(&l.filter_id.ifindex))
             .collect();
         let n = delete(&mut self.batch, &old);
         self.settle_now();

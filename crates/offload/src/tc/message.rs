@@ -32,7 +32,7 @@ const TCA_STATS_PKT64: u16 = 8;
 
 /// The id of a filter in the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) struct Place {
+pub(super) struct FilterId {
     pub(super) ifindex: u32,
     pub(super) chain: u32,
     pub(super) priority: u16,
@@ -41,7 +41,7 @@ pub(super) struct Place {
     pub(super) handle: u32,
 }
 
-impl Place {
+impl FilterId {
     fn message(self) -> TcMessage {
         let mut m = TcMessage::with_index(i32::try_from(self.ifindex).unwrap_or(-1));
         m.header.handle = TcHandle::from(self.handle);
@@ -96,7 +96,7 @@ pub(super) struct Counted {
 /// A filter of flower that the kernel reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Reported {
-    pub(super) place: Place,
+    pub(super) filter_id: FilterId,
     pub(super) cookie: Option<Cookie>,
     pub(super) counted: Counted,
     pub(super) in_hw: bool,
@@ -141,7 +141,7 @@ pub(super) fn read(payload: &[u8]) -> Option<Reported> {
     }
     let info = u32_at(payload, 16)?;
     let low = u16::try_from(info & 0xffff).unwrap_or(0);
-    let place = Place {
+    let filter_id = FilterId {
         ifindex: u32_at(payload, 4)?,
         handle: u32_at(payload, 8)?,
         priority: u16::try_from(info >> 16).unwrap_or(0),
@@ -161,7 +161,7 @@ pub(super) fn read(payload: &[u8]) -> Option<Reported> {
     let packets = packets.map_or(low, |b| u64::from_ne_bytes(*b));
     let (hw_packets, hw_bytes) = basic(stats, TCA_STATS_BASIC_HW);
     Some(Reported {
-        place,
+        filter_id,
         cookie: find(first, TCA_ACT_COOKIE).and_then(Cookie::parse),
         counted: Counted {
             packets,

@@ -63,7 +63,7 @@ impl TcPolicy {
 
 /// The tc back end; clones share it. [`crate::Offload`] has one, and ports have one to divert devices.
 #[derive(Clone)]
-pub struct Tc(Arc<Mutex<flows::State>>);
+pub struct Tc(Arc<Mutex<flows::FilterTable>>);
 
 impl fmt::Debug for Tc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -82,7 +82,7 @@ impl Tc {
             miss::remove_miss_devices(miss::group_of(owner));
         }
         ports::probe()?;
-        let mut state = flows::State::new(owner, policy, alone).map_err(|e| e.to_string())?;
+        let mut state = flows::FilterTable::new(owner, policy, alone).map_err(|e| e.to_string())?;
         state.adopt();
         Ok(Self(Arc::new(Mutex::new(state))))
     }

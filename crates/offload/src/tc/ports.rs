@@ -1,12 +1,12 @@
 //! Diverts devices, or shares them with the eBPF back end.
 //!
-//! Without the eBPF program, each device has a *miss filter* in the program's place. It comes after the
+//! Without the eBPF program, each device has a *miss filter* in the program's filter_id. It comes after the
 //! filters of flows, matches all packets, and sends them to the miss device. It is never in a card: the
 //! kernel receives the packets that no filter of the card matches.
 
 use super::actions;
-use super::flows::{REPLY_TIMEOUT, State, Way};
-use super::message::{self, Place};
+use super::flows::{FilterTable, PortDevice, REPLY_TIMEOUT};
+use super::message::{self, FilterId};
 use super::{TcPolicy, attrs};
 use crate::PortLink;
 use crate::filter::Hook;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 /// Priority of the miss filter: the one of the eBPF program.
 const MISS_PRIORITY: u16 = 0x4844;
 const ETH_P_ALL: u16 = 3;
-/// Number of calls of [`State::set_ports`] in which each device is checked once for other programs.
-const ASK_AGAIN: u32 = 10;
+/// Number of calls of [`FilterTable::set_ports`] in which each device is checked once for other programs.
+const CALLS_PER_CHECK: u32 = 10;
 /// Minimum Linux: `flower` matches the number of tags since 5.19, and only outer headers since 5.16.
 const KERNEL: (u32, u32) = (5, 19);
 
@@ -48,8 +48,8 @@ fn is_card(name: &str) -> bool {
     feature.is_ok_and(|on| on == Some(true))
 }
 
-fn miss_place(ifindex: u32) -> Place {
-    Place {
+fn miss_filter_id(ifindex: u32) -> FilterId {
+    FilterId {
         ifindex,
         chain: 0,
         priority: MISS_PRIORITY,
@@ -75,7 +75,7 @@ pub(super) fn probe() -> Result<(), String> {
         let ifindex = LinkCtl::new()?.ifindex(&name)?;
         let mut batch = RouteBatch::new(REPLY_TIMEOUT)?;
         let actions = vec![attrs::gact(attrs::TC_ACT_SHOT)];
-        put(&mut batch, ifindex, actions, NLM_F_EXCL)
+        add_miss_filter(&mut batch, ifindex, actions, NLM_F_EXCL)
     };
     let done = done().map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => {
@@ -88,7 +88,7 @@ pub(super) fn probe() -> Result<(), String> {
 }
 
 /// Adds or replaces the miss filter of a device, with the queueing discipline that it needs.
-fn put(
+fn add_miss_filter(
     batch: &mut RouteBatch,
     ifindex: u32,
     actions: Vec<netlink_packet_route::tc::TcAction>,
@@ -96,7 +96,7 @@ fn put(
 ) -> io::Result<()> {
     // The discipline may exist already.
     let _ = heddle_sys::ingress::add_clsact(ifindex);
-    let filter = miss_place(ifindex).filter(Vec::new(), actions, message::SKIP_HW);
+    let filter = miss_filter_id(ifindex).filter(Vec::new(), actions, message::SKIP_HW);
     let request = RouteRequest {
         message: NewTrafficFilter(filter),
         flags: NLM_F_CREATE | flags,
@@ -105,7 +105,7 @@ fn put(
     results.into_iter().next().unwrap_or(Ok(()))
 }
 
-impl State {
+impl FilterTable {
     pub(super) fn divert(&mut self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
         let look = self.others.look(name, ifindex, Hook::Ingress)?;
         if let Some(why) = look.stays {
@@ -131,7 +131,7 @@ impl State {
         let miss = MissDevice::make(ifindex, self.group)?;
         // Replaces the miss filter of an earlier process.
         let actions = actions::to_miss_device(miss.ifindex, self.cookie);
-        put(&mut self.batch, ifindex, actions, 0)?;
+        add_miss_filter(&mut self.batch, ifindex, actions, 0)?;
         let tap = Arc::clone(&miss.tap);
         self.insert(name, ifindex, Some(miss), Some(claim));
         Ok(tap)
@@ -145,7 +145,7 @@ impl State {
             _claim: claim,
         };
         self.devices.insert(ifindex, device);
-        self.fresh.push(ifindex);
+        self.changed_devices.push(ifindex);
     }
     pub(super) fn join(&mut self, name: &str, ifindex: u32) {
         if !self.devices.contains_key(&ifindex) {
@@ -176,15 +176,15 @@ impl State {
         self.remove_flows_of(ifindex);
         if device.miss.is_some() {
             let request = RouteRequest {
-                message: DelTrafficFilter(miss_place(ifindex).named()),
+                message: DelTrafficFilter(miss_filter_id(ifindex).named()),
                 flags: 0,
             };
             // The filter may be gone with its device, or with the queueing discipline.
-            let _ = self.ask(request);
+            let _ = self.request(request);
             self.settle_now();
         }
         // The switch installs flows of the port again, which fails with the reason.
-        self.fresh.push(ifindex);
+        self.changed_devices.push(ifindex);
     }
     pub(super) fn shutdown(&mut self) {
         self.drop_adopted();
@@ -198,10 +198,10 @@ impl State {
         if self.alone {
             self.rounds = self.rounds.wrapping_add(1);
             self.others.read_disciplines();
-            self.look_again(ports);
+            self.recheck_devices(ports);
         }
         let way = |p: &PortLink| {
-            let way = Way {
+            let way = PortDevice {
                 ifindex: p.ifindex,
                 mtu: p.mtu,
                 internal: p.internal,
@@ -209,14 +209,14 @@ impl State {
             (p.no.0, way)
         };
         let new = ports.iter().map(way).collect();
-        let old = std::mem::replace(&mut self.ways, new);
+        let old = std::mem::replace(&mut self.port_devices, new);
         let mut changed: Vec<PortNo> = Vec::new();
-        for no in old.keys().chain(self.ways.keys()) {
-            if old.get(no) != self.ways.get(no) {
+        for no in old.keys().chain(self.port_devices.keys()) {
+            if old.get(no) != self.port_devices.get(no) {
                 changed.push(PortNo(*no));
             }
         }
-        for ifindex in std::mem::take(&mut self.fresh) {
+        for ifindex in std::mem::take(&mut self.changed_devices) {
             changed.extend(self.numbers(ifindex));
         }
         changed.sort_unstable();
@@ -227,9 +227,9 @@ impl State {
     /// Checks some devices at each call. Restores a miss filter that another program removed: without it,
     /// packets of a port go to the host's stack. A device to which another program has come stays with
     /// workers from now on. One that the other program has left can have filters again.
-    fn look_again(&mut self, ports: &[PortLink]) {
-        let turn = self.rounds % ASK_AGAIN;
-        let due = |p: &&PortLink| !p.internal && p.ifindex % ASK_AGAIN == turn;
+    fn recheck_devices(&mut self, ports: &[PortLink]) {
+        let turn = self.rounds % CALLS_PER_CHECK;
+        let due = |p: &&PortLink| !p.internal && p.ifindex % CALLS_PER_CHECK == turn;
         for p in ports.iter().filter(due) {
             // The device may be gone.
             let Ok(look) = self.others.look(&p.name, p.ifindex, Hook::Ingress) else {
@@ -252,12 +252,12 @@ impl State {
                 continue;
             }
             let actions = actions::to_miss_device(miss, self.cookie);
-            if put(&mut self.batch, p.ifindex, actions, NLM_F_EXCL).is_ok() {
+            if add_miss_filter(&mut self.batch, p.ifindex, actions, NLM_F_EXCL).is_ok() {
                 log::warn!(
                     target: "netdev_offload",
                     "{}: another program removed the filter of packets without a flow; it is put back", p.name
                 );
-                self.fresh.push(p.ifindex);
+                self.changed_devices.push(p.ifindex);
             }
         }
     }

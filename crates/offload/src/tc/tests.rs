@@ -2,7 +2,7 @@
 
 use super::actions::{self, Cookie};
 use super::keys::Keys;
-use super::message::{self, Place};
+use super::message::{self, FilterId};
 use super::{Tc, TcPolicy};
 use crate::{Rule, Why};
 use heddle_datapath_api::{Action, Masked, PortNo};
@@ -32,8 +32,8 @@ fn canonical(options: &[u8]) -> (BTreeMap<u16, Vec<u8>>, Vec<BTreeMap<u16, Vec<u
     let mut actions: Vec<BTreeMap<_, _>> = nlas(&all)
         .iter()
         .zip(1..)
-        .map(|((place, action), expected)| {
-            assert_eq!(*place, expected);
+        .map(|((filter_id, action), expected)| {
+            assert_eq!(*filter_id, expected);
             nlas(action).into_iter().collect()
         })
         .collect();
@@ -55,8 +55,8 @@ fn golden(name: &str) -> Vec<u8> {
     digits.chunks(2).map(|d| d[0] << 4 | d[1]).collect()
 }
 
-fn place(protocol: u16) -> Place {
-    Place {
+fn filter_id(protocol: u16) -> FilterId {
+    FilterId {
         ifindex: 3,
         chain: 0,
         priority: 100,
@@ -71,7 +71,7 @@ fn options(rule: &Rule, flags: u32) -> (u16, Vec<u8>) {
     let device = |_: PortNo| Some(2);
     let actions = actions::of(rule, COOKIE, false, device).unwrap();
     let protocol = keys.protocol;
-    let m = place(protocol).filter(keys.keys, actions, flags);
+    let m = filter_id(protocol).filter(keys.keys, actions, flags);
     let options = m
         .attributes
         .iter()
@@ -276,12 +276,12 @@ fn a_reply_is_read() {
     let rule = Rule::new(&key, &mask, &[]).unwrap();
     let keys = Keys::of(&rule).unwrap();
     let actions = actions::of(&rule, COOKIE, false, |_| None).unwrap();
-    let at = place(keys.protocol);
+    let at = filter_id(keys.protocol);
     let m = at.filter(keys.keys, actions, message::SKIP_HW);
     let mut bytes = vec![0; m.buffer_len()];
     m.emit(&mut bytes);
     let reported = message::read(&bytes).unwrap();
-    assert_eq!((reported.place, reported.cookie), (at, Some(COOKIE)));
+    assert_eq!((reported.filter_id, reported.cookie), (at, Some(COOKIE)));
     assert!(!reported.in_hw && reported.counted == message::Counted::default());
     for n in 0..bytes.len() {
         // A truncated message is no filter, or one with fewer attributes.
