@@ -1,7 +1,8 @@
 """Sends frames by a device and captures frames on another, inside a machine's namespace. Run there as a program.
 
     wire.py send DEVICE [INTERVAL_S]      frames as lines of hex on standard input
-    wire.py capture DEVICE SECONDS        prints the frames that arrive at UDP ports 5000 to 5999 as lines of hex
+    wire.py capture DEVICE SECONDS        prints the frames that arrive at UDP ports 5000 to 5999 as lines of hex, and
+                                          "begins" on standard error when it listens
 """
 
 import socket
@@ -58,6 +59,7 @@ def capture(device, seconds):
     sock = opened(device)
     sock.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
+    print("begins", file=sys.stderr, flush=True)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         sock.settimeout(max(0.01, end - time.monotonic()))

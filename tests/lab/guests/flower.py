@@ -73,11 +73,12 @@ def settled(p, source, target):
 
 def sent(p, source, all_frames, target="b", seconds=2.0, interval=0.0):
     """The frames of UDP that arrive at pod `target` while pod `source` sends these."""
-    p.run(f"(ip netns exec {target} python3 {WIRE} capture eth0 {seconds} >/run/captured 2>/run/capture-error &)")
-    p.run("sleep 0.6")
     p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
+    p.run("rm -f /run/captured")
+    p.run(f"(ip netns exec {target} python3 {WIRE} capture eth0 120 >/run/captured 2>/run/capture-error & echo $! >/run/capture.pid)")
+    p.wait("the capture to begin", lambda: "begins" in p.run("cat /run/capture-error"))
     p.run(f"ip netns exec {source} python3 {WIRE} send eth0 {interval} </run/frames")
-    p.run(f"sleep {seconds}; cat /run/capture-error")
+    p.run(f"sleep {seconds}; kill $(cat /run/capture.pid)")
     return [bytes.fromhex(line) for line in p.run("cat /run/captured").split()]
 
 
