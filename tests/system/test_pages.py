@@ -35,7 +35,7 @@ ELSEWHERE = {
     "offload": "tests/system/test_offload.py", "offload-inside": None, "offload-tunnels": None,
     "ovn": "tests/ovn/run", "ovn-measured": "bench/ovn", "ovn-suites": "tests/ovn/upstream", "proof-tests": None, "proofs": None,
     "shortcuts": None, "support": None, "threads": None, "tried": "scripts/test",
-    "tried-guests": "tests/lab/run-guests", "tried-ovn": "tests/ovn/run",
+    "tried-guests": "tests/lab/run-guests", "tried-offload": "tests/lab/guests/card.py", "tried-ovn": "tests/ovn/run",
     "tried-parity": "tests/lab/guests/parity.py", "tried-pods": "tests/cri/containerd.py", "tunnels-gso": "bench/tunnels", "tunnels-mtu": "tests/system/test_tunnel_devices.py",
     "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
     "vhost-user-guests": "Makefile", "vhost-user-options": None, "watching": "tests/system/test_top.py",
