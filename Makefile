@@ -112,7 +112,7 @@ bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes th
 	@$(if $(filter-out nic,$(BENCH)),bench/report $(if $(QUICK),--into $(RESULTS)) $(patsubst %,$(RESULTS)/%.json,$(filter-out nic,$(BENCH))))
 
 conformance: build ## Open vSwitch's own test suite against heddled; writes the pages of its results (SUITE=4.0: a later version, which is built with its clients; ARGS="--files ofproto.at")
-	@scripts/setup $(if $(findstring --system,$(ARGS)),system,conformance)
+	@$(if $(findstring --offloads,$(ARGS)),scripts/setup lab && )scripts/setup $(if $(findstring --system,$(ARGS))$(findstring --offloads,$(ARGS)),system,conformance)
 	@HEDDLED="$(HEDDLED)" tests/conformance/run $(if $(SUITE),--suite $(SUITE)) $(ARGS)
 
 ovn: build ## Unmodified OVN on three chassis, on Heddle and on Open vSwitch, and what pods see (QUICK=1: on Heddle alone, a minute; OVN=sid: a later one; SCALE=1: its costs at 4,000 ports; OWN=1: OVN's own system tests; ARGS="--only snat")

@@ -55,20 +55,33 @@ def chosen(tests):
     return own + others[::ONE_OF]
 
 
-def kernel():
-    """The release of the guest's kernel; Unavailable if the lab cannot be had."""
+def kernel(later=False):
+    """The release of the guest's kernel; Unavailable if the lab cannot be had. later: with a later Open vSwitch."""
     from lab.guest import CACHE, obtain
-    if reason := obtain():
+    if reason := obtain(*["ovs-later"] * later):
         raise Unavailable(f"no emulated machine: {reason}")
     with open(f"{CACHE}/kernel/.release") as file:
         return file.read().strip()
 
 
+def programs():
+    """The directory of the later Open vSwitch's daemon and clients."""
+    from lab.guest import CACHE
+    return f"{CACHE}/ovs-later/run"
+
+
+def daemon():
+    """The later Open vSwitch's daemon."""
+    return f"{programs()}/ovs-vswitchd"
+
+
 class GuestExecutor:
     """Runs tests with a daemon in an emulated machine; keeps logs of those that fail in `keep`."""
 
-    def __init__(self, suite, daemon, keep, limit, python):
+    def __init__(self, suite, daemon, keep, limit, python, clients=""):
+        """clients: directory of the clients that are used before this machine's."""
         self.suite, self.daemon, self.keep, self.limit, self.python = suite, os.path.realpath(daemon), keep, limit, python
+        self.clients = clients
 
     def run(self, tests, jobs, tell):
         """Results of `tests` in the order in which they end; `tell` is called with each."""
@@ -82,7 +95,7 @@ class GuestExecutor:
             guest.run(f"/sbin/modprobe -d {CACHE}/kernel -S {release} -a {' '.join(MODULES)}; mkdir -p {WORK}", timeout=600, check=False)
             command = (f"python3 {HERE}/offloads.py {WORK} {self.suite.script} {self.daemon} {jobs} {self.limit} {self.python} "
                        f"{','.join(map(str, sorted(by_number)))}")
-            guest.run(f"PYTHONDONTWRITEBYTECODE=1 LAB_CACHE={CACHE} setsid {command} >{WORK}/out 2>{WORK}/err </dev/null & echo", timeout=120)
+            guest.run(f"PATH={self.clients}:$PATH PYTHONDONTWRITEBYTECODE=1 LAB_CACHE={CACHE} setsid {command} >{WORK}/out 2>{WORK}/err </dev/null & echo", timeout=120)
             seen, text = 0, ""
             while len(results) < len(tests):
                 time.sleep(POLL_S)

@@ -83,10 +83,10 @@ class Reference:
     """Results of Debian's daemon on this machine: verdicts by tests' keys, kept until the suite or the kernel
     changes."""
 
-    def __init__(self, root, suite, later=False, guest=None):
-        """guest: the kernel's release of the emulated machine that the tests run in."""
+    def __init__(self, root, suite, later=False, guest=None, daemon=None):
+        """guest: the kernel's release of the emulated machine that the tests run in; daemon: of a later version."""
         self.guest = guest
-        self.built = os.path.join(suite.directory, "vswitchd", "ovs-vswitchd") if later else None
+        self.built = (daemon or os.path.join(suite.directory, "vswitchd", "ovs-vswitchd")) if later else None
         self.path = os.path.join(root, "target", "conformance", f"reference-{suite.version}-{f'offloads-{guest}' if guest else os.uname().release}.txt")
         self.verdicts = {}
         if os.path.exists(self.path):

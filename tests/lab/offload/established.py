@@ -91,6 +91,7 @@ def scenario_rewrites(lab):
             "set_field:10.6.0.99->ip_src,set_field:80->tcp_src,output:rep0")
     stream_between(n, a, b, "10.6.0.99", 80, n.address(1), 7000)
     taken = [line for line in n.filters("pedit") if int(line.split("packets ")[1].split()[0]) > 50]
+    n.note_card()
     figure("filters with pedit that carried a stream", len(taken), "filters")
     if not n.is_reference:
         assert len(taken) >= 2, n.filters()

@@ -8,7 +8,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-from lab.offload.node import CardNode, Listener, figure
+from lab.offload.node import MODULE, CardNode, Listener, figure
 from lab.runner import main
 from lab.shell import wait_for
 
@@ -81,14 +81,9 @@ def scenario_device_removed(lab):
     n = flowing(lab)
     lab.trace.run("rmmod", "heddle_card", timeout=60)
     assert n.switch.alive(), "the switch died with the card"
-    from lab.offload.node import MODULE
     lab.trace.run("insmod", MODULE)
     for number in (0, 1):
-        lab.trace.run("ip", "link", "set", f"vf{number}", "netns", n.pods[number])
-        lab.trace.run("ip", "link", "set", f"rep{number}", "netns", n.host)
-        n.net.ip(n.pods[number], "link", "set", f"vf{number}", "address", n.mac_of(number))
-        n.up(n.pods[number], f"vf{number}", f"{n.address(number)}/24")
-        n.net.ip(n.host, "link", "set", f"rep{number}", "up")
+        n.plug(number, n.pods[number])
     wait_for("pings", lambda: n.net.ping(n.pods[0], n.address(1), count=1, lossless=False), 60, 0.5)
     n.established(0, n.address(1))
 
