@@ -151,10 +151,10 @@ def inside(work, script, daemon, jobs, limit, python, wanted):
     chosen_numbers = numbers(wanted)
     executor = SystemExecutor(suite, tools, os.path.join(work, "run"), os.path.join(work, "logs"), int(limit), python=python)
 
-    def tell(result):
+    def report(result):
         logs = packed(result.log) if result.log else None
         print(json.dumps([result.test.number, result.verdict, result.detail, result.seconds, logs]), flush=True)
-    executor.run([test for test in suite.tests if test.number in chosen_numbers], int(jobs), tell)
+    executor.run([test for test in suite.tests if test.number in chosen_numbers], int(jobs), report)
 
 
 if __name__ == "__main__":

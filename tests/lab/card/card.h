@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: MIT OR GPL-2.0 */
-/* What the parts of the test card share: main.c (devices, reports), table.c (filters), frames.c (forwarding). */
 #ifndef HEDDLE_CARD_H
 #define HEDDLE_CARD_H
 #include <linux/etherdevice.h>
@@ -23,7 +22,7 @@ struct card_key {
 	struct flow_dissector_key_mpls mpls;
 } __aligned(sizeof(u32));
 
-/* One pair of devices; or a tunnel device, whose filters come through an indirect block (`end` is NULL then). */
+/* One pair of devices; or a tunnel device with an indirect block, without `end`. */
 struct port {
 	struct net_device *dev, *end;
 	struct list_head masks;

@@ -101,7 +101,7 @@ static bool mangle(struct sk_buff *skb, const struct op *op)
 	return true;
 }
 
-/* Bytes on the wire with Ethernet headers and VLAN tags, without the check sequence; packets after segmentation. */
+/* Packets after segmentation, and their bytes with Ethernet headers and VLAN tags. */
 static void measure(struct sk_buff *skb, u64 *packets, u64 *bytes)
 {
 	uint header = 0;

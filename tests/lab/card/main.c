@@ -2,26 +2,28 @@
 /*
  * heddle_card: a network card that takes tc flower filters, for tests. Pure software, never shipped.
  *
- * The card has pairs of devices, as veth has. The first pair is the uplink: `up0` is its switchdev port, and what
- * `wire0` sends comes in from the wire. Every other pair is a virtual function: `repN` is its representor, and
- * `vfN` is the device of the guest or pod. Frames sent by `wire0` or `vfN` meet the card's own table first. Frames
- * that no filter takes are received on `up0` or `repN`, as from a switchdev card. Frames sent by `up0` or `repN`
- * leave by the other device of the pair.
+ * The card has pairs of devices, as veth has. The first pair is the uplink: `up0` is its switchdev
+ * port, and `wire0` is the wire. Every other pair is a virtual function: `repN` is its representor, and
+ * `vfN` is the device of the guest or pod. Frames sent by `wire0` or `vfN` meet the card's own table
+ * first. The switchdev port of the pair receives frames that no filter takes. Frames sent by `up0` or
+ * `repN` leave by the other device of the pair.
  *
- * Executed exactly: the keys in `keys[]` under any mask, chains and priorities; the actions drop, redirect and
- * mirror to ports of this card, VLAN push, pop and modify, pedit (set) with csum, goto, trap, accept.
+ * Executed exactly: the keys in `keys[]` under any mask, chains, priorities, and the actions in
+ * `hard_actions[]`. Redirection is to ports of this card only.
  * Accepted and not executed: the keys in `soft_keys[]` (connection state, tunnel) and the actions in
- * `soft_actions[]` (ct, tunnel_key, police, sample, MPLS). A frame that meets such a filter is received on the
- * switchdev port unchanged, and software tc has the same filter. The filter is `in_hw`, its counter stays 0.
- * A frame that misses in a later chain is received unchanged, too, and no filter counts it: this kernel has no
- * NET_TC_SKB_EXT to continue in the middle.
+ * `soft_actions[]` (ct, tunnel_key, police, sample, MPLS). The switchdev port receives a frame that
+ * meets such a filter, unchanged, and software tc has the same filter. The filter is `in_hw`, its
+ * counter stays 0.
+ * A frame that misses in a later chain is received unchanged, too, and no filter counts it. This kernel
+ * has no NET_TC_SKB_EXT to continue in the middle.
  * Refused by name: everything else, for example redirection to a device of another driver.
- * Not emulated: encapsulation in the card, connections in the card (nf_flow_table), hardware meters, devlink,
- * bandwidth, DMA, reset.
+ * Not emulated: encapsulation in the card, connections in the card (nf_flow_table), hardware meters,
+ * devlink, bandwidth, DMA, reset.
  *
- * Parameters (writable in /sys/module/heddle_card/parameters) choose capacity, refusals, lateness and lies.
- * Files in debugfs, directory heddle_card: `stats` (counters), `filters` (the table), `events` (the last ones, with
- * milliseconds since the module was loaded).
+ * Parameters (writable in /sys/module/heddle_card/parameters) choose capacity, refusals, lateness and
+ * lies.
+ * Files in debugfs, directory heddle_card: `stats` has the counters, and `filters` the table. `events`
+ * has the last events, with milliseconds since the module was loaded.
  */
 #include <linux/debugfs.h>
 #include <linux/ethtool.h>
@@ -68,7 +70,7 @@ struct port *card_port_of(const struct net_device *dev)
 	return NULL;
 }
 
-/* -- devices ---------------------------------------------------------------------------------------------------- */
+/* -- devices ------------------------------------------------------------------------------------------- */
 
 static int set_port(struct net_device *dev, unsigned int table, unsigned int entry, struct udp_tunnel_info *info)
 {
@@ -192,7 +194,7 @@ static void remove_ports(void)
 	}
 }
 
-/* -- debugfs ---------------------------------------------------------------------------------------------------- */
+/* -- debugfs ------------------------------------------------------------------------------------------- */
 
 static int stats_show(struct seq_file *s, void *unused)
 {

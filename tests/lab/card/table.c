@@ -114,7 +114,6 @@ static int read_keys(struct flow_rule *rule, struct filter *f, struct card_key *
 		NL_SET_ERR_MSG_FMT_MOD(extack, "match on keys 0x%llx is not supported", left);
 		return -EOPNOTSUPP;
 	}
-	/* cls_flower itself sets the type of the addresses, and the first-fragment flag is a part of the control key. */
 	masked(&f->key, &key, mask);
 	return 0;
 }
@@ -283,7 +282,7 @@ static struct filter *by_its_cookie(struct port *port, unsigned long cookie)
 
 static void read_counters(struct filter *f, struct flow_stats *stats)
 {
-	/* Two steps: what this reading sees is told once `late_ms` have passed, by the reading after. */
+	/* Two steps: a reading sees values that the next one, at least `late_ms` later, reports. */
 	if (!late_ms || time_after(jiffies, f->read_at + msecs_to_jiffies(late_ms))) {
 		u64 packets = atomic64_read(&f->packets), bytes = atomic64_read(&f->bytes);
 		u64 tell_packets = late_ms ? f->seen_packets : packets, tell_bytes = late_ms ? f->seen_bytes : bytes;
@@ -394,11 +393,11 @@ struct filter *card_lookup(struct port *port, struct sk_buff *skb, u32 chain)
 	return best;
 }
 
-/* -- blocks of tunnel devices ------------------------------------------------------------------------------------ */
+/* -- blocks of tunnel devices -------------------------------------------------------------------------- */
 
 void card_release_tunnel(void *private)
 {
-	kfree(private); /* its filters are gone: tc deletes them before it unbinds */
+	kfree(private); /* tc has deleted the filters before */
 }
 
 int card_setup_indirect(struct net_device *dev, struct Qdisc *sch, void *private, enum tc_setup_type type, void *type_data,
@@ -439,7 +438,7 @@ int card_setup_indirect(struct net_device *dev, struct Qdisc *sch, void *private
 	return 0;
 }
 
-/* -- reports ---------------------------------------------------------------------------------------------------- */
+/* -- reports ------------------------------------------------------------------------------------------- */
 
 void card_table_size(uint *now, uint *most)
 {

@@ -12,7 +12,7 @@ from lab.shell import wait_for
 
 
 def scenario_ping(lab):
-    """Pings go through the card; the dump says `offloaded:yes, dp:tc`; tc says `in_hw`."""
+    """Pings go through the card; the dump has `offloaded:yes, dp:tc`, and tc has `in_hw`."""
     n = CardNode(lab)
     n.vfs()
     n.established(0, n.address(1))
@@ -67,7 +67,7 @@ def scenario_counters(lab):
 
 
 def scenario_late_counters(lab):
-    """Counters that the card tells two seconds late are whole in the end."""
+    """Counters that the card reports two seconds late are whole in the end."""
     n = CardNode(lab, late_ms=2000)
     n.vfs()
     n.flows("priority=0,actions=NORMAL", "cookie=0x77,priority=10,udp,tp_dst=9,actions=rep1")
@@ -80,7 +80,7 @@ def scenario_late_counters(lab):
 
 
 def scenario_rewrites(lab):
-    """The card changes addresses and ports as the rules say, with right checksums: a stream each way."""
+    """The card changes addresses and ports, with right checksums: a stream passes."""
     n = CardNode(lab)
     a, b = n.vfs()
     n.net.ip(a, "neigh", "replace", "10.6.0.99", "lladdr", "02:00:00:00:06:99", "dev", "vf0")

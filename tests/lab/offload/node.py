@@ -75,7 +75,7 @@ class CardNode(Node):
     def mac_of(number):
         return f"02:00:00:00:06:{number + 1:02x}"
 
-    # -- what the card reports -------------------------------------------------
+    # -- reports of the card ---------------------------------------------------
 
     def set(self, name, value):
         with open(f"{PARAMETERS}/{name}", "w") as file:
@@ -101,7 +101,7 @@ class CardNode(Node):
     def note_card(self):
         self.trace.note("card:\n" + self.report("stats") + self.report("filters")[:3000] + self.report("events")[-2000:])
 
-    # -- what the switch reports -----------------------------------------------
+    # -- reports of the switch -------------------------------------------------
 
     def dump(self, kind="offloaded"):
         """Lines of dump-flows of this type, with their details."""

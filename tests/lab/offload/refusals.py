@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A card that is full, that refuses keys or actions, or that answers late: traffic goes on, by the switch."""
+"""A card that is full, that refuses keys or actions, or that is slow: the switch forwards."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ from lab.runner import main
 from lab.shell import wait_for
 
 
-def told(n, reason):
+def counted(n, reason):
     """Heddle counts the flows that a card refused, by reason; Open vSwitch has no such counter."""
     if not n.is_reference:
         out = n.switch.appctl("dpctl/offload-stats-show", check=False) + n.switch.appctl("offload/show", check=False)
@@ -37,7 +37,7 @@ def scenario_capacity(lab):
     again = n.count_of("refused_full")
     figure("full card: requests refused in all", again, "requests")
     figure("full card: requests refused in 5 s without traffic", again - stats["refused_full"], "requests")
-    told(n, "full")
+    counted(n, "full")
 
 
 def scenario_room_again(lab):
@@ -80,7 +80,7 @@ def scenario_refused_action(lab):
     wait_for("the tagged packets", lambda: tagged(n) - before == 50, 10, 0.2)
     assert not n.filters("vlan_push") and n.count_of("refused_action") > 0, n.stats()
     figure("refused action: requests", n.count_of("refused_action"), "requests")
-    told(n, "action")
+    counted(n, "action")
 
 
 def tagged(n):
@@ -101,11 +101,11 @@ def scenario_refused_key(lab):
     assert got == 50, f"{got} of 50 arrived"
     assert n.count_of("refused_key") > 0, n.stats()
     figure("refused key: requests", n.count_of("refused_key"), "requests")
-    told(n, "ports")
+    counted(n, "ports")
 
 
 def scenario_slow_card(lab):
-    """A card that answers after 300 ms: no packet is lost while filters are on their way."""
+    """A card that needs 300 ms for each request: no packet is lost while filters are on their way."""
     n = CardNode(lab, delay_ms=300)
     n.vfs()
     n.flows("priority=0,actions=NORMAL", *(f"priority=10,udp,tp_dst={7000 + i},actions=rep1" for i in range(5)))
@@ -120,8 +120,8 @@ def steadily(n, count, port, pause=0.02):
         time.sleep(pause)
 
 
-def scenario_card_that_does_not_answer(lab):
-    """The card answers after 4 s: how long a change of rules takes, and whether packets go the old way afterwards."""
+def scenario_card_without_reply(lab):
+    """The card needs 4 s for each request: how long a change of rules takes, and whether packets go the old way afterwards."""
     n = CardNode(lab)
     n.vfs(3)
     n.flows("priority=0,actions=NORMAL", "priority=10,in_port=rep0,udp,tp_dst=9,actions=rep1")
@@ -134,8 +134,8 @@ def scenario_card_that_does_not_answer(lab):
     confirmed = time.monotonic() - began
     wrong = n.received(1, lambda: steadily(n, 100, 9), seconds=2)
     n.set("delay_ms", 0)
-    figure("card without answer: change confirmed after", confirmed, "s")
-    figure("card without answer: packets of 100 by the old rule", wrong, "packets")
+    figure("card without reply: change confirmed after", confirmed, "s")
+    figure("card without reply: packets of 100 by the old rule", wrong, "packets")
     got = []
 
     def back():

@@ -12,9 +12,9 @@ from lab.shell import wait_for
 HERE, THERE, BEHIND = "172.31.0.1", "172.31.0.2", "10.6.0.77"
 
 
-def tunnelled(lab, kind, device, registered, **options):
+def tunnelled(lab, kind, device, *settings, **options):
     """A pod on vf0, a tunnel over up0, and the peer behind wire0 with a tunnel device of the kernel."""
-    n = CardNode(lab)
+    n = CardNode(lab, *settings)
     n.vf(0)
     peer = n.namespace("peer")
     lab.trace.run("ip", "link", "set", "up0", "netns", n.host)
@@ -34,12 +34,16 @@ def tunnelled(lab, kind, device, registered, **options):
     n.stream(n.pods[0], peer, BEHIND, 7000)
     n.stream(peer, n.pods[0], n.address(0), 7001)
     n.note_card()
+    return n
+
+
+def in_card(n, kind, registered):
+    """Checks that filters of the tunnel reached the card, after the block of its device and, if registered, its UDP port."""
     events = n.events()
     place = {what: next((i for i, line in enumerate(events) if what in line), None) for what in ("udp port", "indirect bind")}
     added = next((i for i, line in enumerate(events) if " added " in line and "up0" not in line and " rep" not in line), None)
-    encap, decap = n.filters("tunnel_set"), n.filters(" tunnel")
-    figure(f"{kind}: filters with tunnel_key set", len(encap), "filters")
-    figure(f"{kind}: filters on the tunnel's device", len([line for line in decap if not line.startswith("rep")]), "filters")
+    figure(f"{kind}: filters with tunnel_key set", len(n.filters("tunnel_set")), "filters")
+    figure(f"{kind}: filters on the tunnel's device", len([line for line in n.filters(" tunnel") if not line.startswith("rep")]), "filters")
     figure(f"{kind}: tunnel's port registered with the card", "yes" if place["udp port"] is not None else "no", "-")
     if added is not None:
         assert place["indirect bind"] is not None and place["indirect bind"] < added, events
@@ -49,19 +53,41 @@ def tunnelled(lab, kind, device, registered, **options):
         raise AssertionError(f"no filter on the tunnel's device: {events}")
 
 
+def in_software(n):
+    """Checks that tc has the tunnel's filters both ways, and that the card has none."""
+    assert not n.filters(), n.filters()
+    shown = n.net.run(n.host, "sh", "-c", "for d in /sys/class/net/*; do tc filter show dev ${d##*/} ingress; done")
+    assert "skip_hw" in shown and "tunnel_key" in shown, shown
+
+
 def scenario_vxlan(lab):
     """VXLAN: pings of all sizes and a stream each way."""
-    tunnelled(lab, "vxlan", f"vxlan id 77 local {THERE} remote {HERE} dstport 4789", True, key=77)
+    in_card(tunnelled(lab, "vxlan", f"vxlan id 77 local {THERE} remote {HERE} dstport 4789", key=77), "vxlan", True)
+
+
+def scenario_vxlan_in_software(lab):
+    """VXLAN with `tc-policy=skip_hw`: the same, by tc's software."""
+    in_software(tunnelled(lab, "vxlan", f"vxlan id 77 local {THERE} remote {HERE} dstport 4789", "tc-policy=skip_hw", key=77))
 
 
 def scenario_geneve(lab):
     """Geneve: pings of all sizes and a stream each way."""
-    tunnelled(lab, "geneve", f"geneve id 77 remote {HERE} dstport 6081", True, key=77)
+    in_card(tunnelled(lab, "geneve", f"geneve id 77 remote {HERE} dstport 6081", key=77), "geneve", True)
+
+
+def scenario_geneve_in_software(lab):
+    """Geneve with `tc-policy=skip_hw`: the same, by tc's software."""
+    in_software(tunnelled(lab, "geneve", f"geneve id 77 remote {HERE} dstport 6081", "tc-policy=skip_hw", key=77))
 
 
 def scenario_gre(lab):
     """GRE with a key: pings of all sizes and a stream each way."""
-    tunnelled(lab, "gre", f"gretap local {THERE} remote {HERE} key 77", False, key=77)
+    in_card(tunnelled(lab, "gre", f"gretap local {THERE} remote {HERE} key 77", key=77), "gre", False)
+
+
+def scenario_gre_in_software(lab):
+    """GRE with a key with `tc-policy=skip_hw`: the same, by tc's software."""
+    in_software(tunnelled(lab, "gre", f"gretap local {THERE} remote {HERE} key 77", "tc-policy=skip_hw", key=77))
 
 
 if __name__ == "__main__":
