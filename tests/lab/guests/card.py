@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspa
 from lab.beside import main
 
 TOPICS = ("established", "refusals", "truth", "life", "tunnelled", "software", "scale")
-MODULES = ("crc32c_generic", "openvswitch", "vport-geneve", "vport-vxlan", "vport-gre", "veth", "tun", "8021q", "nf_conntrack_netlink",
+MODULES = ("crc32c_generic", "openvswitch", "vport-geneve", "vport-vxlan", "vport-gre", "veth", "tun", "8021q", "bonding", "nf_conntrack_netlink",
            "sch_ingress", "cls_flower", "cls_bpf", "cls_matchall", "act_bpf", "act_mirred", "act_vlan", "act_pedit", "act_csum",
            "act_tunnel_key", "act_ct", "act_gact", "act_police", "act_sample", "act_skbedit", "act_mpls", "psample", "vxlan", "geneve",
            "ip_gre")

@@ -148,6 +148,27 @@ def scenario_connections(lab):
     figure("filters with ct_state after two streams", len(n.filters("ct_state")), "filters")
 
 
+def scenario_bond(lab):
+    """A bond of two representors is a port: pings pass, and filters of the shared block are on both."""
+    n = CardNode(lab)
+    n.vf(0)
+    n.net.ip(n.host, "link", "add", "bond0", "type", "bond", "mode", "active-backup", "miimon", "100")
+    n.switch.vsctl("add-port", "br0", "bond0")
+    for number in (1, 2):
+        n.pods[number] = n.namespace(f"pod{number}")
+        n.plug(number, n.pods[number])
+        n.net.ip(n.host, "-batch", "-", stdin=f"link set rep{number} down\nlink set rep{number} master bond0\n")
+    n.net.ip(n.host, "-batch", "-", stdin="link set bond0 up\nlink set rep1 up\nlink set rep2 up\n")
+    for here, there in ((0, 1), (1, 0)):
+        n.neighbour(n.pods[here], f"vf{here}", n.address(there), n.mac_of(there))
+    wait_for("pings", lambda: n.net.ping(n.pods[0], n.address(1), count=5, lossless=False) == 5, 60, 0.5)
+    n.note_card()
+    figure("bond: devices with a shared block", len(n.events("shared")), "devices")
+    figure("bond: filters on its devices", len(n.filters("rep1 ")) + len(n.filters("rep2 ")), "filters")
+    if not n.is_reference:
+        assert n.filters("rep1 ") and n.filters("rep2 "), n.filters()
+
+
 def stream_between(n, client, server, seen, seen_port, real, real_port):
     """A stream whose client addresses the server by another address and port."""
     import contextlib

@@ -40,28 +40,28 @@ class CardNode(Node):
 
     # -- ports -----------------------------------------------------------------
 
-    def vf(self, number, *addresses, bridge="br0"):
-        """A pod with the device vfN; its representor repN is a port. Returns the namespace."""
-        ns = self.namespace(f"pod{number}")
-        self.plug(number, ns, *addresses)
-        self.switch.vsctl("add-port", bridge, f"rep{number}", "--", "set", "interface", f"rep{number}",
-                          f"ofport_request={number + 1}")
-        self.pods[number] = ns
-        return ns
+    def vf(self, *numbers):
+        """Pods with the devices vfN; their representors repN are ports. Returns the namespaces."""
+        words = []
+        for number in numbers:
+            self.pods[number] = self.namespace(f"pod{number}")
+            self.plug(number, self.pods[number])
+            words += ["--", "add-port", "br0", f"rep{number}", "--", "set", "interface", f"rep{number}", f"ofport_request={number + 1}"]
+        self.switch.vsctl(*words)
+        return [self.pods[number] for number in numbers]
 
-    def plug(self, number, ns, *addresses):
+    def plug(self, number, ns):
         """Puts vfN into the pod's namespace and repN into the host's. A program's start costs time in the machine."""
         def batch(options, *commands):
             self.trace.run("ip", *options, "-batch", "-", stdin="".join(f"{command}\n" for command in commands))
         batch((), f"link set vf{number} netns {ns}", f"link set rep{number} netns {self.host}")
         batch(("-n", ns), f"link set vf{number} address {self.mac_of(number)} up",
-              *(f"addr add {address} dev vf{number}" for address in addresses or (f"{self.address(number)}/24",)))
+              f"addr add {self.address(number)}/24 dev vf{number}")
         self.net.ip(self.host, "link", "set", f"rep{number}", "up")
 
     def vfs(self, count=2):
         """Pods with the first functions, which know each other's Ethernet addresses."""
-        for number in range(count):
-            self.vf(number)
+        self.vf(*range(count))
         for number, ns in self.pods.items():
             self.net.ip(ns, "-batch", "-", stdin="".join(f"neigh replace {self.address(other)} lladdr {self.mac_of(other)} dev vf{number}\n"
                                                          for other in self.pods if other != number))

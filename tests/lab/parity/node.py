@@ -25,8 +25,7 @@ class Node:
                     "net.ipv4.conf.default.rp_filter=0", "net.ipv6.conf.all.disable_ipv6=0",
                     "net.ipv6.conf.default.disable_ipv6=0", "net.ipv6.conf.default.accept_dad=0")
         self.switch.start_ovsdb()
-        for setting in settings:
-            self.switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", f"other_config:{setting}")
+        self.switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{setting}" for setting in settings))
         self.switch.start_daemon()
         self.bridge("br0")
 
