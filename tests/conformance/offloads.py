@@ -41,10 +41,13 @@ MODPROBE = """#!/bin/sh
 case " $* " in *" -r "*) exit 0 ;; esac
 exec /sbin/modprobe -d {cache}/kernel "$@"
 """
-# The daemon under test. Open vSwitch ignores the setting. The database runs before the daemon starts.
-DAEMON = """#!/bin/sh
-[ ! -S "$OVS_RUNDIR/db.sock" ] || ovs-vsctl --no-wait set Open_vSwitch . other_config:heddle-ebpf=false
-exec {daemon} "$@"
+# A program of the tests. Open vSwitch's programs warn about slow processors, and a warning fails a test.
+PROGRAM = """#!/bin/sh
+{before}exec {program} "$@" {after}
+"""
+QUIET = "-vtimeval:off -vcoverage:off -vpoll_loop:off"
+# Before heddled starts; the database runs by then.
+SETTINGS = """[ ! -S "$OVS_RUNDIR/db.sock" ] || ovs-vsctl --no-wait set Open_vSwitch . other_config:heddle-ebpf=false
 """
 
 
@@ -143,11 +146,17 @@ def inside(work, script, daemon, jobs, limit, python, wanted):
     tests = os.path.dirname(script)
     suite = Suite(os.path.dirname(tests), os.path.basename(script))
     tools = tool_path(os.path.join(work, "bin"), daemon, suite, built=os.path.exists(os.path.join(suite.directory, "ovsdb", "ovsdb-server")))
-    os.unlink(os.path.join(tools, "ovs-vswitchd"))
-    for name, text in (("modprobe", MODPROBE.format(cache=os.environ["LAB_CACHE"])), ("ovs-vswitchd", DAEMON.format(daemon=daemon))):
-        with open(os.path.join(tools, name), "w") as file:
+    own = os.path.basename(daemon).startswith("ovs-vswitchd")
+    database = os.path.realpath(os.path.join(tools, "ovsdb-server"))
+    for name, text in (("modprobe", MODPROBE.format(cache=os.environ["LAB_CACHE"])),
+                       ("ovsdb-server", PROGRAM.format(before="", program=database, after=QUIET)),
+                       ("ovs-vswitchd", PROGRAM.format(before="" if own else SETTINGS, program=daemon, after=QUIET if own else ""))):
+        path = os.path.join(tools, name)
+        if os.path.lexists(path):
+            os.unlink(path)
+        with open(path, "w") as file:
             file.write(text)
-        os.chmod(os.path.join(tools, name), 0o755)
+        os.chmod(path, 0o755)
     chosen_numbers = numbers(wanted)
     executor = SystemExecutor(suite, tools, os.path.join(work, "run"), os.path.join(work, "logs"), int(limit), python=python)
 
