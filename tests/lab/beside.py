@@ -67,7 +67,7 @@ class Machine:
         with open(f"{CACHE}/kernel/.release") as file:
             release = file.read().strip()
         # One call for all modules: each start of a program from the shared root takes its time.
-        self.guest.run(f"modprobe -d {CACHE}/kernel -S {release} -a {' '.join(modules)}; {prepare}", timeout=300)
+        self.guest.run(f"modprobe -d {CACHE}/kernel -S {release} -a {' '.join(modules)}; {prepare}", timeout=900)
 
     def check(self, topic, names):
         """Runs checks of one topic, prints their lines, and returns {name: verdict}."""
