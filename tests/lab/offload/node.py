@@ -14,8 +14,9 @@ from ..shell import PATIENCE, wait_for
 MODULE = f"{os.environ.get('LAB_CACHE', '')}/card/heddle_card.ko"
 REPORTS = "/sys/kernel/debug/heddle_card"
 PARAMETERS = "/sys/module/heddle_card/parameters"
-# Open vSwitch ignores what is Heddle's. Without eBPF, what the card does not take stays with workers.
-SETTINGS = ("hw-offload=true", "heddle-ebpf=false")
+# Open vSwitch ignores Heddle's settings. Without eBPF, flows outside of the card stay with workers. Flows must not
+# expire between two commands in a slow machine.
+SETTINGS = ("hw-offload=true", "heddle-ebpf=false", "max-idle=120000")
 # An emulated machine on a busy one takes its time.
 runner.DEFAULT_LIMIT_S = 900
 HONEST, DROPS, MUTE, ABSENT = range(4)  # the parameter `lie`

@@ -13,7 +13,7 @@ from lab.shell import wait_for
 
 def lying(lab, how):
     """A switch whose flow to port 9 is in a card that lies from then on."""
-    n = CardNode(lab)
+    n = CardNode(lab, "max-idle=10000")
     n.vfs()
     n.flows("priority=0,actions=NORMAL", "cookie=0x77,priority=10,udp,tp_dst=9,actions=rep1")
     n.frames(0, 5)
