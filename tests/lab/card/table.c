@@ -91,6 +91,10 @@ static int read_keys(struct flow_rule *rule, struct filter *f, struct card_key *
 		if (!(left & BIT_ULL(keys[i].id)))
 			continue;
 		left &= ~BIT_ULL(keys[i].id);
+		/* cls_flower has both addresses at one place, and reports both keys. The control key has the type. */
+		if ((keys[i].id == FLOW_DISSECTOR_KEY_IPV4_ADDRS || keys[i].id == FLOW_DISSECTOR_KEY_IPV6_ADDRS) &&
+		    key.control.addr_type != keys[i].id)
+			continue;
 		memcpy((u8 *)&key + keys[i].offset, skb_flow_dissector_target(rule->match.dissector, keys[i].id, rule->match.key),
 		       keys[i].size);
 		memcpy((u8 *)mask + keys[i].offset, skb_flow_dissector_target(rule->match.dissector, keys[i].id, rule->match.mask),
