@@ -111,7 +111,7 @@ class GuestExecutor:
                     result = Result(by_number[number], verdict, detail, seconds, self.preserve(number, logs))
                     results.append(result)
                     tell(result)
-                if not lines and not guest.run("pgrep -f offloads.py || true", timeout=600).strip():
+                if not lines and not guest.run("pgrep -f '[o]ffloads.py' || true", timeout=600).strip():
                     raise Unavailable(f"the run in the machine ended early: {guest.run(f'tail -c 2000 {WORK}/err', timeout=60)}")
         finally:
             guest.close()

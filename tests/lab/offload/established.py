@@ -90,7 +90,8 @@ def scenario_rewrites(lab):
             f"priority=10,in_port=rep1,tcp,tp_src=7000,nw_dst={n.address(0)},actions=set_field:02:00:00:00:06:99->eth_src,"
             "set_field:10.6.0.99->ip_src,set_field:80->tcp_src,output:rep0")
     stream_between(n, a, b, "10.6.0.99", 80, n.address(1), 7000)
-    taken = [line for line in n.filters("pedit") if int(line.split("packets ")[1].split()[0]) > 50]
+    # One way has the data, the other one a few dozen acknowledgements.
+    taken = [line for line in n.filters("pedit") if int(line.split("packets ")[1].split()[0]) > 10]
     n.note_card()
     figure("filters with pedit that carried a stream", len(taken), "filters")
     assert len(taken) >= 2, n.filters()
