@@ -9,6 +9,7 @@
 #   make cri [ARGS="rolled"]
 #   make k8s [ARGS="--only rolled"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk] [PODS=1]      make lab PARITY=1 [SWITCH=heddle|ovs-kernel] [ARGS="marks"]
+#   make lab OFFLOAD=1 [SWITCH=heddle|ovs-kernel] [ARGS="life"]
 #   make pristine [PARTS="lint cargo"] [ARGS="--suite trixie"]
 SHELL := /bin/bash
 # Rustup's cargo comes before a distribution's, as rustup sets it up, unless PATH names it already.
@@ -112,7 +113,7 @@ bench: build ## Speed beside OVS, OVS-DPDK, the Linux bridge and veth; writes th
 	@$(if $(filter-out nic protocols,$(BENCH)),bench/report $(if $(QUICK),--into $(RESULTS)) $(patsubst %,$(RESULTS)/%.json,$(filter-out nic protocols,$(BENCH))))
 
 conformance: build ## Open vSwitch's own test suite against heddled; writes the pages of its results (SUITE=4.0: a later version, which is built with its clients; ARGS="--files ofproto.at")
-	@scripts/setup $(if $(findstring --system,$(ARGS)),system,conformance)
+	@$(if $(findstring --offloads,$(ARGS)),scripts/setup lab && )scripts/setup $(if $(findstring --system,$(ARGS))$(findstring --offloads,$(ARGS)),system,conformance)
 	@HEDDLED="$(HEDDLED)" tests/conformance/run $(if $(SUITE),--suite $(SUITE)) $(ARGS)
 
 ovn: build ## Unmodified OVN on three chassis, on Heddle and on Open vSwitch, and what pods see (QUICK=1: on Heddle alone, a minute; OVN=sid: a later one; SCALE=1: its costs at 4,000 ports; OWN=1: OVN's own system tests; ARGS="--only snat")
@@ -134,9 +135,9 @@ k8s: build ## A Kubernetes node, its kubelet and API server, on Heddle with hedd
 pristine: ## `make test` on an empty Debian 12 in a directory, where only git, make and this machine's Rust are (ARGS="--suite trixie"; PARTS="lint")
 	@scripts/pristine $(ARGS) -- $(PARTS)
 
-lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer; PODS=1: pods on VDUSE instead; PARITY=1 [SWITCH=heddle|ovs-kernel] [ARGS="marks"]: what passes with Open vSwitch's kernel datapath passes here)
+lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer; PODS=1: pods on VDUSE instead; PARITY=1 [SWITCH=heddle|ovs-kernel] [ARGS="marks"]: what passes with Open vSwitch's kernel datapath passes here; OFFLOAD=1 [SWITCH=] [ARGS=]: tc flower offload into a test card)
 	@scripts/setup lab
-	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(PARITY),$(if $(SWITCH),--switch $(SWITCH)) parity $(if $(ARGS),-- $(ARGS)),\
+	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(PARITY)$(OFFLOAD),$(if $(SWITCH),--switch $(SWITCH)) $(if $(PARITY),parity) $(if $(OFFLOAD),card) $(if $(ARGS),-- $(ARGS)),\
 	   $(if $(QUICK),--quick) $(if $(PODS),vduse ebpf host_stack marks) --switch $(or $(SWITCH),heddle))
 
 fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking and fragments against hostile ends, headers of tunnels, IGMP and MLD, files of migrations (SECONDS=180; KEEP=1 renews the corpora)

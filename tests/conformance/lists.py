@@ -18,9 +18,10 @@ def fits(rule, title):
 class Lists:
     """`passing`: set of keys. `rules`: (file, start of a title or `*`, reason). `system`: (title, reason)."""
 
-    def __init__(self, directory, later=None):
+    def __init__(self, directory, later=None, part=None):
+        """later: a later version of the suite; part: a part of it with a list of its own."""
         self.directory = directory
-        self.name = PASSING.format(f"-{later}" if later else "")
+        self.name = PASSING.format("".join(f"-{word}" for word in (later, part) if word))
         self.passing = {tuple(line.split("\t", 1)) for line in self._lines(self.name)}
         self.rules = [tuple(part.strip() for part in line.split("\t", 2)) for line in self._lines(NOT_APPLICABLE)]
         self.system = [tuple(part.strip() for part in line.split("\t", 1)) for line in self._lines(SYSTEM_REASONS)]

@@ -22,7 +22,7 @@ TOOLS = ("ovsdb-server", "ovsdb-tool", "ovsdb-client", "ovs-vsctl", "ovs-ofctl",
 # Shell completions, from the suite's own tree: the tests do not look where Debian installs them.
 COMPLETIONS = ("ovs-appctl-bashcomp.bash", "ovs-vsctl-bashcomp.bash")
 # Commands that start the switch daemon in a test's script.
-STARTS_DAEMON = re.compile(r"\bovs-vswitchd --|start_daemon ovs-vswitchd|\bsim_add\b")
+STARTS_DAEMON = re.compile(r"\bovs-vswitchd --|\bovs-vswitchd  --detach|start_daemon ovs-vswitchd|\bsim_add\b")
 # Programs that exist only in a built source tree.
 HELPER = re.compile(r"\bovstest\b|\btest-ofparse\b|\bovs-testcontroller\b")
 
@@ -88,11 +88,16 @@ def call(words, directory, what, limit=600):
         raise Unavailable(f"{what} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def prepare_later(root, version, name="testsuite"):
-    """The suite of a later version with its own clients, fetched and built if it is not there yet."""
+def prepare_later(root, version, name="testsuite", build=True):
+    """The suite of a later version, fetched if it is not there yet, and built with its own clients unless build=False."""
     home = os.path.join(root, "target", "conformance", f"later-{version}")
     tree = os.path.join(home, "usr", "src", PACKAGE.removesuffix("-source"))
-    if not os.path.exists(os.path.join(tree, ".built")):
+    if not build and not os.path.exists(os.path.join(tree, ".built")):
+        if not os.path.exists(os.path.join(tree, "tests", "atlocal")):
+            print(f"fetching and configuring the suite of Open vSwitch {version} ...", flush=True)
+            call([os.path.join(root, "scripts", "fetch-debs"), "--alone", LATER[version], home, PACKAGE], root, "fetching")
+            call(["./configure", "--disable-ssl", f"PYTHON3={PYTHON}"], tree, "configuring the suite")
+    elif not os.path.exists(os.path.join(tree, ".built")):
         print(f"fetching and building Open vSwitch {version} for its suite and clients (5 to 15 minutes) ...", flush=True)
         call([os.path.join(root, "scripts", "fetch-debs"), "--alone", LATER[version], home, PACKAGE], root, "fetching")
         call(["./configure", "--disable-ssl", f"PYTHON3={PYTHON}"], tree, "configuring the suite")

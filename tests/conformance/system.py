@@ -25,6 +25,7 @@ TFTP = "tftpy==0.8.2"
 
 # Tests that concern each other, by their titles: the first that fits.
 GROUPS = (
+    ("offload by tc", ("offloads",)),
     ("ct with FTP and TFTP", ("FTP",)),
     ("ct with fragments", ("fragment", "Fragment", "IPv4 frag", "IPv6 frag")),
     ("ct with NAT", ("conntrack - SNAT", "conntrack - DNAT", "conntrack - all-zero", "conntrack - more", "NAT")),
@@ -38,7 +39,7 @@ OTHER = "other"
 
 HEAD = """{heading}
 
-Open vSwitch's `system-userspace-testsuite` (version {version}), beside {whose} `ovs-vswitchd`.
+Open vSwitch's `{name}` (version {version}), beside {whose} `ovs-vswitchd`.
 Kernel: {kernel}. Written by `{command}`.
 """
 
@@ -82,9 +83,11 @@ class Reference:
     """Results of Debian's daemon on this machine: verdicts by tests' keys, kept until the suite or the kernel
     changes."""
 
-    def __init__(self, root, suite, later=False):
-        self.built = os.path.join(suite.directory, "vswitchd", "ovs-vswitchd") if later else None
-        self.path = os.path.join(root, "target", "conformance", f"reference-{suite.version}-{os.uname().release}.txt")
+    def __init__(self, root, suite, later=False, guest=None, daemon=None):
+        """guest: the kernel's release of the emulated machine that the tests run in; daemon: of a later version."""
+        self.guest = guest
+        self.built = (daemon or os.path.join(suite.directory, "vswitchd", "ovs-vswitchd")) if later else None
+        self.path = os.path.join(root, "target", "conformance", f"reference-{suite.version}-{f'offloads-{guest}' if guest else os.uname().release}.txt")
         self.verdicts = {}
         if os.path.exists(self.path):
             with open(self.path) as file:
@@ -116,8 +119,8 @@ def group(test):
 
 
 def rows(tests, reference, results):
-    """Lines of a Markdown table by group."""
-    verdicts = {r.test.key: r.verdict for r in results}
+    """Lines of a Markdown table by group; results None: of Open vSwitch alone."""
+    verdicts = reference.verdicts if results is None else {r.test.key: r.verdict for r in results}
     counts = collections.defaultdict(collections.Counter)
     for test in tests:
         if test.key not in verdicts:
@@ -133,13 +136,13 @@ def rows(tests, reference, results):
             yield f"| {name} | {n['tests']} | {n['theirs']} | {n['both']} | {share} | {n['ours']} |"
 
 
-def write(path, suite, tests, reference, results, lists):
+def write(path, suite, tests, reference, results, lists, section=SECTION, name=NAME, option="--system"):
     """Writes the report of a whole run into its part of the page."""
     later = suite.version if reference.built else None
-    part = report.heading(SECTION, suite.version)
-    lines = [HEAD.format(heading=part, kernel=os.uname().release, version=suite.version,
+    part = report.heading(section, suite.version)
+    lines = [HEAD.format(heading=part, name=name, kernel=reference.guest or os.uname().release, version=suite.version,
                          whose="its own" if later else "Debian's own",
-                         command=report.command(later, "--system")), *rows(tests, reference, results), ""]
+                         command=report.command(later, option)), *rows(tests, reference, results), ""]
     lost = sorted(r.test.title for r in results
                   if r.verdict != "passed" and reference.verdicts.get(r.test.key) == "passed")
     if lost:

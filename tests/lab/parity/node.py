@@ -16,7 +16,7 @@ SO_MARK = 36
 class Node:
     """One switch with bridge br0. `host` is the namespace of the switch and of its bridges' devices."""
 
-    def __init__(self, lab):
+    def __init__(self, lab, settings=SETTINGS):
         self.lab, self.net, self.trace = lab, lab.net, lab.trace
         self.switch = lab.switch(start=False, system=True)
         self.host = self.switch.netns
@@ -25,8 +25,7 @@ class Node:
                     "net.ipv4.conf.default.rp_filter=0", "net.ipv6.conf.all.disable_ipv6=0",
                     "net.ipv6.conf.default.disable_ipv6=0", "net.ipv6.conf.default.accept_dad=0")
         self.switch.start_ovsdb()
-        for setting in SETTINGS:
-            self.switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", f"other_config:{setting}")
+        self.switch.vsctl("--no-wait", "set", "Open_vSwitch", ".", *(f"other_config:{setting}" for setting in settings))
         self.switch.start_daemon()
         self.bridge("br0")
 
