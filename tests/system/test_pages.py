@@ -36,13 +36,8 @@ ELSEWHERE = {
     "offload": "tests/system/test_offload.py", "offload-inside": None, "offload-tunnels": None,
     "offload-tc": "tests/lab/guests/flower.py",
     "ovn": "tests/ovn/run", "ovn-measured": "bench/ovn", "ovn-suites": "tests/ovn/upstream", "proof-tests": None, "proofs": None,
-<<<<<<< HEAD
     "shortcuts": None, "standby": "tests/system/test_standby.py", "support": None, "threads": None, "tried": "scripts/test",
-    "tried-guests": "tests/lab/run-guests", "tried-ovn": "tests/ovn/run",
-=======
-    "shortcuts": None, "support": None, "threads": None, "tried": "scripts/test",
     "tried-guests": "tests/lab/run-guests", "tried-offload": "tests/lab/guests/card.py", "tried-ovn": "tests/ovn/run",
->>>>>>> s30-m2
     "tried-parity": "tests/lab/guests/parity.py", "tried-pods": "tests/cri/containerd.py", "tunnels-gso": "bench/tunnels", "tunnels-mtu": "tests/system/test_tunnel_devices.py",
     "underlay": "tests/system/test_underlay.py", "vduse": "tests/lab/guests/vduse.py",
     "vhost-user-guests": "Makefile", "vhost-user-options": None, "watching": "tests/system/test_top.py",
