@@ -13,6 +13,8 @@ from .guest import CACHE, Guest, obtain
 from .shell import wait_for
 
 RUN = "/run/ovs"
+# Characters of base64 in one command, in whole groups of four.
+PIECE = 32768
 
 
 class Unplugged:
@@ -69,8 +71,11 @@ class PodLab:
         return self.guest.run(command, timeout=timeout, check=check)
 
     def put(self, path, text):
-        """Writes a file of the guest's own."""
-        self.run(f"echo {base64.b64encode(text.encode()).decode()} | base64 -d >{path}")
+        """Writes a file of the guest's own, in pieces that its agent takes."""
+        encoded = base64.b64encode(text.encode()).decode()
+        self.run(f": >{path}")
+        for at in range(0, len(encoded), PIECE):
+            self.run(f"echo {encoded[at:at + PIECE]} | base64 -d >>{path}")
 
     def load(self, module):
         """Loads a module of the guest's kernel."""

@@ -127,7 +127,8 @@ impl Undo<'_> {
             bridge: conf.bridge()?,
             kind,
             mac,
-            mtu_bytes: conf.own.mtu,
+            // A representor gets the device's MTU with it, and its own back.
+            mtu_bytes: conf.own.mtu.filter(|_| kind != Kind::Device),
             vlan: &conf.vlan,
             bandwidth: conf.bandwidth,
             socket: socket.as_deref(),

@@ -152,19 +152,19 @@ impl Portable {
         let flags = helper::flags(self.helper, &self.orig, &self.reply, related);
         nat | flags | if related { RELATED } else { 0 }
     }
-    /// Whether one of its ends has this address, before or after translation.
+    /// Whether one of its two ends has this address. Addresses that only a translation has do not count.
     pub fn has_address(&self, ipv6: bool, addr: u128) -> bool {
         has_address(&self.orig, &self.reply, ipv6, addr)
     }
 }
 
 fn has_address(orig: &Tuple, reply: &Tuple, ipv6: bool, addr: u128) -> bool {
-    let ends = [orig.src, orig.dst, reply.src, reply.dst];
+    let ends = [orig.src, reply.src];
     orig.ipv6 == ipv6 && ends.iter().any(|end| end.addr == addr)
 }
 
 impl Seen<'_> {
-    /// Whether one of its ends has this address, before or after translation.
+    /// Whether one of its two ends has this address. Addresses that only a translation has do not count.
     pub fn has_address(&self, ipv6: bool, addr: u128) -> bool {
         let orig = self.record.orig();
         has_address(&orig, &self.reply(orig), ipv6, addr)

@@ -39,6 +39,9 @@ impl<'a> Reader<'a> {
         }
         let text =
             std::str::from_utf8(self.bytes(n)?).map_err(|_| Error::Malformed("a name is not UTF-8"))?;
+        if text.chars().any(char::is_control) {
+            return Err(Error::Malformed("a name has control characters"));
+        }
         Ok(text.to_owned())
     }
     pub(crate) fn is_empty(&self) -> bool {

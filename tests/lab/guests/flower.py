@@ -210,10 +210,10 @@ def scenario_changes_under_traffic(lab):
     all_frames = [datagram(1000, 5001, b"%06d" % n * 10) for n in range(1500)]
     warmed(p, all_frames[0], "dst=5001")
     before = stats(p)
-    for name in ("b", "c"):
-        p.run(f"(ip netns exec {name} python3 {WIRE} capture eth0 40 >/run/captured-{name} 2>&1 &)")
-    p.run("sleep 1")
     p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
+    for name in ("b", "c"):
+        p.run(f"(ip netns exec {name} python3 {WIRE} capture eth0 120 >/run/captured-{name} 2>/run/error-{name} &)")
+        p.wait("the capture to begin", lambda: "begins" in p.run(f"cat /run/error-{name}"))
     p.run(f"(ip netns exec a python3 {WIRE} send eth0 0.01 </run/frames; touch /run/sent) >/dev/null 2>&1 &")
     changes = 0
     while p.run("ls /run/sent 2>/dev/null", check=False).strip() == "":

@@ -22,7 +22,7 @@ fn only(ct: &Conntrack, now: u64, zone: u16) -> Portable {
 
 /// Imports into zone 9.
 fn import(ct: &Conntrack, c: &Portable, learn: bool) -> Result<Imported, Refusal> {
-    ct.import(5000, 9, None, c, learn)
+    ct.import(5000, 9, None, c, learn, None)
 }
 
 fn look(zone: u16) -> CtAction {
@@ -227,7 +227,7 @@ fn no_copy_lives_longer_than_the_rules_here() {
     assert_eq!(only(&there, 5000, 9).left_ms, 60_000);
     let there = tracker();
     there.set_timeout_policy("1", &[("udp_first", 5)]).unwrap();
-    there.import(5000, 9, Some("1"), &copy, false).unwrap();
+    there.import(5000, 9, Some("1"), &copy, false, None).unwrap();
     assert_eq!(only(&there, 5000, 9).left_ms, 5000);
 }
 

@@ -103,14 +103,27 @@ enum Existing<'a> {
     /// The same connection: the copy's values replace its own.
     Same(Hit<'a>, Imported),
     /// A connection with another translation or direction: the import ends it.
-    Other(ConnId),
+    Other(Hit<'a>, ConnId),
     InUse,
+}
+
+/// Whether a connection has one of these addresses at an end.
+fn is_of(r: &Record, owner: Option<&[(bool, u128)]>) -> bool {
+    let Some(addresses) = owner else { return true };
+    let orig = r.orig();
+    let reply = match r.flags() & (SNAT | DNAT) {
+        0 => orig.reversed(),
+        _ => r.reply(),
+    };
+    let mut each = addresses.iter();
+    each.any(|(ipv6, addr)| super::has_address(&orig, &reply, *ipv6, *addr))
 }
 
 impl Conntrack {
     /// Adds a copy of another tracker's connection to a zone, with the timeout policy of the name `policy`.
     /// `learn`: segments may have passed since the copy was made, so TCP windows are taken from the next
-    /// segment.
+    /// segment. `owner`: addresses (whether IPv6, bits) of which a connection must have one to be replaced;
+    /// `None`: any is.
     ///
     /// # Errors
     /// The reason why the copy is not imported. Connections between other endpoints have not changed.
@@ -121,6 +134,7 @@ impl Conntrack {
         policy: Option<&str>,
         c: &Portable,
         learn: bool,
+        owner: Option<&[(bool, u128)]>,
     ) -> Result<Imported, Refusal> {
         c.check()?;
         let policy = self.timeouts.find(policy);
@@ -139,10 +153,13 @@ impl Conntrack {
                 Existing::Nothing => None,
                 Existing::InUse => return Ok(Imported::InUse),
                 Existing::Same(h, how) => {
-                    self.renew(h, c, now_ms + left_ms, bits);
+                    // The tracker has seen segments since: the copy's windows may be old.
+                    let older = how == Imported::Replaced && c.tcp.is_some();
+                    self.renew(h, c, now_ms + left_ms, bits | if older { RELEARN } else { 0 });
                     return Ok(how);
                 }
-                Existing::Other(id) => Some(id),
+                Existing::Other(h, id) if is_of(h.record, owner) => Some(id),
+                Existing::Other(..) => return Err(Refusal::NatClash),
             }
         };
         let how = match ended {
@@ -194,10 +211,11 @@ impl Conntrack {
         let same = !h.reply && (r.flags() ^ c.flags()) & flags == 0 && reply == c.reply;
         let keeps_label = r.flags() & RELATED != 0 && r.label() != c.label;
         if !same || keeps_label || r.parent() != c.parent {
-            return Existing::Other(ConnId {
+            let id = ConnId {
                 number: h.number,
                 generation: r.generation(),
-            });
+            };
+            return Existing::Other(h, id);
         }
         let state = r.state();
         let untried = c.tcp.is_some() && state & UNTRIED != 0;

@@ -87,10 +87,19 @@ impl Output {
                 paths: None,
             });
         }
+        if fs::symlink_metadata(path).is_ok_and(|m| !m.is_file()) {
+            // A pipe or a device stays what it is.
+            let to = OpenOptions::new().write(true).open(path);
+            return Ok(Self {
+                to: Box::new(to.with_context(|| path.display().to_string())?),
+                bytes: 0,
+                paths: None,
+            });
+        }
         let mut part = path.as_os_str().to_owned();
-        part.push(".part");
+        part.push(format!(".{}.part", std::process::id()));
         let part = PathBuf::from(part);
-        // Left by a command that was killed.
+        // Left by a command of this number that was killed.
         let _ = fs::remove_file(&part);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);

@@ -84,7 +84,7 @@ fn read(bytes: &[u8], seen: &mut Seen) {
                     let again = again.content();
                     let read: Vec<_> = Connections::new(&again).unwrap().collect();
                     assert_eq!(read, [Ok((zone, c.clone()))]);
-                    let done = ct.import(1000, zone, None, &c, file.header.live);
+                    let done = ct.import(1000, zone, None, &c, file.header.live, None);
                     seen.insert(outcome(&c, &format!("{done:?}")));
                 }
                 Err(why) => _ = seen.insert(why.to_string()),

@@ -349,6 +349,8 @@ impl Pipeline {
     /// A packet came from one of the two devices of a guest.
     fn follow_guest(&self, pair: &Standby, port: PortNo, request: &Request<'_>, out: &mut Translation) {
         let source = request.key.dl_src;
+        // Before the state: if another worker changes the device meanwhile, this translation is stale.
+        let dep = self.generations.read(Part::Standby(pair.id()).slot());
         if pair.is_taken_by(port, source) {
             if request.purpose == Purpose::Miss {
                 self.change_device(pair, port);
@@ -357,8 +359,7 @@ impl Pipeline {
                 out.uncacheable = true;
             }
         }
-        out.deps
-            .push(self.generations.read(Part::Standby(pair.id()).slot()));
+        out.deps.push(dep);
         if port != pair.active() {
             // Frames with other sources must not hide the guest's.
             out.mask.0.dl_src = [0xff; 6];

@@ -9,6 +9,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use heddle_conntrack::Conntrack;
 use heddle_datapath_api::Engine as _;
+use heddle_ovsdb::Db;
 use serde_json::{Value, json};
 
 use super::Commands;
@@ -71,11 +72,14 @@ fn options(args: &[&str]) -> Result<(Choice, bool), String> {
     Ok((choice, live))
 }
 
-fn identity(switch: &Switch, name: &str) -> Result<PortIdentity, String> {
+fn database(switch: &Switch) -> Result<Arc<Db>, String> {
     let db = switch.database.get().map(|client| client.snapshot());
-    let db = db
-        .filter(|db| db.is_loaded())
-        .ok_or("the database has not been read yet: try again")?;
+    db.filter(|db| db.is_loaded())
+        .ok_or_else(|| "the database has not been read yet: try again".to_owned())
+}
+
+fn identity(switch: &Switch, name: &str) -> Result<PortIdentity, String> {
+    let db = database(switch)?;
     PortIdentity::find(&db, name)
 }
 
@@ -186,13 +190,22 @@ fn import(switch: &Switch, args: &[&str]) -> Reply {
 fn end(switch: &Switch, args: &[&str], work: fn(&Conntrack, &Session, u64) -> usize) -> Reply {
     let name = args.first().copied().unwrap_or_default();
     // The port may have gone with the guest.
-    let found = switch.moves.of_port(name).or_else(|| {
-        let id = identity(switch, name).ok()?;
-        switch.moves.of_port(&id.port)
-    });
-    let Some(session) = found else {
+    // An interface's name has precedence, as at the beginning.
+    let found = identity(switch, name)
+        .ok()
+        .and_then(|id| switch.moves.of_port(&id.port));
+    let Some(session) = found.or_else(|| switch.moves.of_port(name)) else {
         return reply(&json!({"role": null}));
     };
+    let db = database(switch)?;
+    let zones = moves::zones_of(&db, &session.selection.bridge);
+    if let Some(why) = session.selection.differs(&zones) {
+        switch.moves.end(&session);
+        return Err(format!(
+            "port {}: {why} since the move began: begin it again",
+            session.selection.port
+        ));
+    }
     let n = work(tracker(switch), &session, switch.clock.now_ms());
     switch.moves.end(&session);
     reply(&json!({"role": session.role.name(), "port": session.selection.port, "connections": n}))

@@ -52,6 +52,13 @@ fn zones(bridge: &Row) -> BTreeMap<String, u16> {
     .collect()
 }
 
+/// Zones of a bridge, by name; empty if there is no such bridge.
+pub(crate) fn zones_of(db: &Db, bridge: &str) -> BTreeMap<String, u16> {
+    let mut rows = db.rows("Bridge");
+    let found = rows.find(|row| row.str("name").is_ok_and(|name| name == bridge));
+    found.map(|row| zones(&row)).unwrap_or_default()
+}
+
 impl PortIdentity {
     /// Finds the port with this name of an interface or of a logical port. An interface's name has
     /// precedence.

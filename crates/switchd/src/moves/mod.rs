@@ -13,7 +13,7 @@ mod identity;
 mod selection;
 mod work;
 
-pub(crate) use identity::PortIdentity;
+pub(crate) use identity::{PortIdentity, zones_of};
 pub(crate) use selection::{Choice, MovedZone, Selection};
 pub(crate) use work::{abort, copy, finish, take};
 

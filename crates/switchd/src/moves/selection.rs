@@ -8,7 +8,7 @@
 //! Addresses come from the operator or the orchestrator. An address that a guest announces is ignored: with
 //! another tenant's address, the guest would get that tenant's connections.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use heddle_conntrack::scan::Seen;
@@ -101,6 +101,18 @@ impl Selection {
             zone,
             whole,
         });
+    }
+
+    /// The first zone whose number has another name by now, or that has another number, as a text.
+    pub(crate) fn differs(&self, now: &BTreeMap<String, u16>) -> Option<String> {
+        self.zones.iter().find_map(|z| {
+            let moved = now.get(&z.name).is_some_and(|number| *number != z.zone);
+            let taken = z.whole
+                && now
+                    .iter()
+                    .any(|(name, number)| *number == z.zone && *name != z.name);
+            (moved || taken).then(|| format!("zone {} has changed its number {}", z.name, z.zone))
+        })
     }
 
     /// Addresses in the form of tuples: whether IPv6, and bits.

@@ -148,7 +148,8 @@ fn nothing_of_another_tenant_travels() {
         (20, udp("10.0.0.6", 2)),
         (30, udp("10.0.0.5", 3)),
     ] {
-        here.import(NOW, zone, None, &c, false).expect("a new connection");
+        here.import(NOW, zone, None, &c, false, None)
+            .expect("a new connection");
     }
     here.scan(NOW, 0, u32::MAX, |c| c.settle());
     let id = identity(&OVN, &["10.0.0.5"]);
@@ -203,11 +204,11 @@ fn nothing_of_another_tenant_travels() {
 fn a_move_is_given_up() {
     let (there, moves) = (tracker(), Moves::default());
     there
-        .import(NOW, 110, None, &udp("10.0.0.5", 9), false)
+        .import(NOW, 110, None, &udp("10.0.0.5", 9), false, None)
         .expect("a new connection");
     there.scan(NOW, 0, u32::MAX, |c| c.settle());
     let here = tracker();
-    here.import(NOW, 10, None, &udp("10.0.0.5", 1), false)
+    here.import(NOW, 10, None, &udp("10.0.0.5", 1), false, None)
         .expect("a new connection");
     let source = begin(&Moves::default(), Role::Source, &identity(&OVN, &[]), &[]);
     let copied = copy(&here, &source, NOW, 0);

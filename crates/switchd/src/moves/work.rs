@@ -109,7 +109,15 @@ pub(crate) fn take(
             done.refuse(&format!("zone {}: no address of the port", zone.name), &c);
             continue;
         }
-        match tracker.import(now_ms, zone.zone, policy(zone.zone).as_deref(), &c, session.live) {
+        let owner = (!zone.whole).then_some(addresses.as_slice());
+        match tracker.import(
+            now_ms,
+            zone.zone,
+            policy(zone.zone).as_deref(),
+            &c,
+            session.live,
+            owner,
+        ) {
             Ok(how) => *done.taken.entry(outcome(how).to_owned()).or_default() += 1,
             Err(why) => done.refuse(&format!("zone {}: {why}", zone.name), &c),
         }

@@ -470,7 +470,7 @@ fn a_session_moves() {
     let mut moved = Vec::new();
     s.ct.scan(1000, 0, u32::MAX, |c| moved.push(c.portable()));
     assert_eq!((moved.len(), moved[0].announced.len()), (1, 1));
-    let done = there.ct.import(1000, 0, None, &moved[0], false);
+    let done = there.ct.import(1000, 0, None, &moved[0], false, None);
     assert_eq!(done, Ok(crate::transfer::Imported::New));
     let mut again = Vec::new();
     there.ct.scan(1000, 0, u32::MAX, |c| again.push(c.portable()));
@@ -496,7 +496,7 @@ fn a_session_moves() {
     assert_eq!(third.len(), 2);
     for c in &third {
         assert_eq!(
-            s.ct.import(1000, 5, None, c, false),
+            s.ct.import(1000, 5, None, c, false, None),
             Ok(crate::transfer::Imported::New)
         );
     }

@@ -38,7 +38,7 @@ pub(super) fn primary_of<'a>(
             row.name
         ))
     };
-    if name == row.name || row.name == bridge.name {
+    if name == row.name || [name, row.name.as_str()].contains(&bridge.name.as_str()) {
         return refused("neither the interface itself nor the bridge's own port can be that");
     }
     let Some((port, primary)) = bridge.interface(name) else {
