@@ -239,6 +239,7 @@ fn what_the_datapath_can_do_is_in_the_database() {
     ] {
         assert!(row.contains(said), "{said}: {row}");
     }
+    lab.wait_log("Datapath supports ct_clear action");
     let log = lab.log();
     for line in [
         "dummy@ovs-dummy: VLAN header stack length probed as 1",

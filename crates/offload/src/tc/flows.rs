@@ -41,7 +41,8 @@ const TAG_LEN: u64 = 4;
 /// EtherTypes of filters: each has two priorities.
 const PROTOCOLS: [u16; 3] = [0x0800, 0x86dd, 0x8100];
 /// Priorities that one process uses.
-pub(super) const PRIORITIES: u16 = 2 * PROTOCOLS.len() as u16;
+pub(super) const PRIORITIES: u16 = 6;
+const _: () = assert!(PRIORITIES as usize == 2 * PROTOCOLS.len());
 /// Highest priority number of a flow's filter: the last one before the other filters of the switch.
 pub(super) const LAST_PRIORITY: u16 = 0x4842;
 

@@ -13,6 +13,9 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+/// Values of attributes by kind.
+type Attributes = BTreeMap<u16, Vec<u8>>;
+
 const COOKIE: Cookie = Cookie { owner: 7, era: 3 };
 
 fn nlas(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
@@ -22,7 +25,7 @@ fn nlas(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
 
 /// Keys by kind, and actions in order, in a form that two senders of the same filter share. Masks with all
 /// bits are left out, and cookies, which `tc` adds to some actions.
-fn canonical(options: &[u8]) -> (BTreeMap<u16, Vec<u8>>, Vec<BTreeMap<u16, Vec<u8>>>) {
+fn canonical(options: &[u8]) -> (Attributes, Vec<Attributes>) {
     const ACTIONS: u16 = 3;
     const COOKIE: u16 = 6;
     const PORT_MASKS: std::ops::RangeInclusive<u16> = 35..=38;

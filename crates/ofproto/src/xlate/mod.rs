@@ -349,15 +349,16 @@ impl Pipeline {
     /// A packet came from one of the two devices of a guest.
     fn follow_guest(&self, pair: &Standby, port: PortNo, request: &Request<'_>, out: &mut Translation) {
         let source = request.key.dl_src;
+        let generation = || self.generations.read(Part::Standby(pair.id()).slot());
         // Before the state: if another worker changes the device meanwhile, this translation is stale.
-        let dep = self.generations.read(Part::Standby(pair.id()).slot());
+        let mut dep = generation();
         if pair.is_taken_by(port, source) {
             if request.purpose == Purpose::Miss {
                 self.change_device(pair, port);
-            } else {
-                // A cached flow would hide the guest's next frame from the translation.
-                out.uncacheable = true;
+                dep = generation();
             }
+            // A cached flow would hide the guest's next frame from the translation.
+            out.uncacheable |= pair.active() != port;
         }
         out.deps.push(dep);
         if port != pair.active() {

@@ -24,6 +24,10 @@ pub(crate) struct PortIdentity {
     pub(crate) zones: BTreeMap<String, u16>,
     /// Addresses that the orchestrator wrote.
     pub(crate) addresses: BTreeSet<IpAddr>,
+    /// Numbers of zones of other bridges. All bridges have one connection tracker.
+    pub(crate) numbers_elsewhere: BTreeSet<u16>,
+    /// Names of all logical ports.
+    pub(crate) logical_ports: BTreeSet<String>,
 }
 
 fn external_ids(row: &Row) -> BTreeMap<String, String> {
@@ -56,13 +60,26 @@ fn zones(bridge: &Row) -> BTreeMap<String, u16> {
 pub(crate) fn zones_of(db: &Db, bridge: &str) -> BTreeMap<String, u16> {
     let mut rows = db.rows("Bridge");
     let found = rows.find(|row| row.str("name").is_ok_and(|name| name == bridge));
-    found.map(|row| zones(&row)).unwrap_or_default()
+    found.map(|row| zones(row)).unwrap_or_default()
 }
 
 impl PortIdentity {
     /// Finds the port with this name of an interface or of a logical port. An interface's name has
     /// precedence.
     pub(crate) fn find(db: &Db, name: &str) -> Result<Self, String> {
+        let mut id = Self::named(db, name)?;
+        let others = db
+            .rows("Bridge")
+            .filter(|row| row.str("name").is_ok_and(|name| name != id.bridge));
+        id.numbers_elsewhere = others.flat_map(|row| zones(row).into_values()).collect();
+        let ports = db.rows("Interface");
+        id.logical_ports = ports
+            .map(|row| logical(row.str("name").unwrap_or_default(), &external_ids(row)))
+            .collect();
+        Ok(id)
+    }
+
+    fn named(db: &Db, name: &str) -> Result<Self, String> {
         let mut found: Option<Self> = None;
         for bridge in db.rows("Bridge") {
             let bridge_name = bridge.str("name").unwrap_or_default();
@@ -80,6 +97,7 @@ impl PortIdentity {
                         port,
                         zones: zones(bridge),
                         addresses: addresses(&ids),
+                        ..Self::default()
                     };
                     if exact {
                         return Ok(here);

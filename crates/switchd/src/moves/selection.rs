@@ -65,7 +65,8 @@ impl Selection {
         };
         if let Some(zone) = id.zones.get(&id.port) {
             // Two names of one number: the zone is shared.
-            let whole = id.zones.values().filter(|z| *z == zone).count() == 1;
+            let names = id.zones.values().filter(|z| *z == zone).count();
+            let whole = names == 1 && !id.numbers_elsewhere.contains(zone);
             selection.add(&id.port, *zone, whole);
         }
         for text in &choice.zones {
@@ -73,7 +74,8 @@ impl Selection {
             selection.add(name, zone, false);
         }
         for (name, zone) in &id.zones {
-            if name != &id.port && is_router(name) {
+            // A port's name may end like a router's zone.
+            if name != &id.port && is_router(name) && !id.logical_ports.contains(name) {
                 selection.add(name, *zone, false);
             }
         }

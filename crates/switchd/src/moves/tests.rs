@@ -23,6 +23,7 @@ fn identity(zones: &[(&str, u16)], addresses: &[&str]) -> PortIdentity {
             .map(|(name, zone)| ((*name).to_owned(), *zone))
             .collect(),
         addresses: addresses.iter().map(|a| a.parse().expect("an address")).collect(),
+        ..PortIdentity::default()
     }
 }
 
@@ -71,6 +72,15 @@ fn the_zones_of_a_port() {
     let chosen = choice(&["other", "acl=5"], &["10.0.0.5"]);
     let acl = [shared("other", 30), shared("acl", 5)];
     assert_eq!(zones(&id, &chosen), [&[own][..], &acl, &routers].concat());
+    // Another bridge has the number, too; another port has a router's name.
+    let mut elsewhere = identity(&OVN, &["10.0.0.5"]);
+    elsewhere.numbers_elsewhere.insert(10);
+    elsewhere.logical_ports.insert("6a1c_snat".into());
+    let mine = shared("web-1", 10);
+    assert_eq!(
+        zones(&elsewhere, &Choice::default()),
+        [mine, shared("6a1c_dnat", 21)]
+    );
     // Two names of one number: the zone is not the port's alone.
     let twice = identity(&[("web-1", 10), ("web-2", 10)], &["10.0.0.5"]);
     assert_eq!(zones(&twice, &Choice::default()), [shared("web-1", 10)]);
@@ -198,6 +208,21 @@ fn nothing_of_another_tenant_travels() {
     assert_eq!((sources(&here, 10).len(), sources(&here, 11).len()), (0, 1));
     assert_eq!((sources(&here, 20).len(), sources(&here, 30).len()), (1, 1));
     assert!(moves.of_port("web-1").is_none());
+}
+
+#[test]
+fn zones_that_change_their_numbers_end_a_move() {
+    let selection = Selection::new(&identity(&OVN, &["10.0.0.5"]), &Choice::default()).expect("a selection");
+    let now = |pairs: &[(&str, u16)]| selection.differs(&identity(pairs, &[]).zones);
+    assert_eq!(now(&OVN), None);
+    // The port has gone, and its zone with it.
+    assert_eq!(now(&OVN[1..]), None);
+    for changed in [("web-1", 12), ("web-2", 10), ("6a1c_snat", 22)] {
+        let mut pairs = OVN.to_vec();
+        pairs.retain(|(name, _)| *name != changed.0);
+        pairs.push(changed);
+        assert!(now(&pairs).is_some(), "{changed:?}");
+    }
 }
 
 #[test]
