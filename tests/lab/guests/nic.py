@@ -9,8 +9,7 @@ import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-from lab.cni import plugin_path
-from lab.podlab import RUN, PodLab, Wired
+from lab.podlab import PodLab, Wired
 from lab.runner import limit, main
 
 MAC, FAR_MAC = "52:54:00:00:00:01", "52:54:00:00:00:02"
@@ -136,52 +135,6 @@ def scenario_ports_of_dpdk(lab):
     assert card.run(f"grep -l {MAC} /sys/class/net/*/address"), "the device is there again"
     card.run(f"{heddle} node undo /run/node.toml --state /run/node.json")
     assert card.run(f"ls /sys/bus/pci/devices/{address}/driver 2>/dev/null", check=False) == ""
-
-
-@limit(600)
-def scenario_virtual_function(lab):
-    """heddle-cni gives a pod a real virtual function, with an address that the card knows, and takes it back."""
-    card = Card(lab, "igb", "igb")
-    card.load("igbvf")
-    card.run("echo 2 >/sys/class/net/card0/device/sriov_numvfs")
-    functions = "/sys/class/net/card0/device/virtfn"
-    card.wait("the virtual functions", lambda: card.run(f"ls {functions}1/net", check=False).strip())
-    address = card.run(f"basename $(readlink -f {functions}1)").strip()
-    name = card.run(f"ls {functions}1/net").strip()
-    before = card.run(f"cat /sys/class/net/{name}/address").strip()
-    mac = "02:00:00:00:00:07"
-    conf = {"cniVersion": "1.1.0", "name": "fast", "type": "heddle-cni", "bridge": "br-ex", "kind": "device", "deviceID": address,
-            "representor": "card0", "mac": mac, "trust": True, "database": f"unix:{RUN}/db.sock"}
-    card.put("/run/conf.json", json.dumps(conf))
-    plugin = os.path.realpath(plugin_path())
-
-    def call(command, allowed="card0"):
-        env = (f"CNI_COMMAND={command} CNI_CONTAINERID=c1 CNI_IFNAME=eth0 CNI_NETNS=/run/netns/pod CNI_PATH=/run "
-               f"HEDDLE_CNI_DIRS={RUN} HEDDLE_CNI_DEVICES={allowed}")
-        out = card.run(f"env {env} {plugin} </run/conf.json", check=False).strip()
-        return json.loads(out) if out else {}
-    card.run("ip netns add pod")
-    assert "HEDDLE_CNI_DEVICES" in call("ADD", allowed="")["msg"]
-    result = call("ADD")
-    assert result["interfaces"][1]["pciID"] == address and result["interfaces"][1]["mac"] == mac, result
-    shown = card.run("ip link show card0")
-    assert re.search(rf"vf 1 .*{mac}.*trust on", shown), shown
-    card.run("ip -n pod addr add 10.9.0.7/24 dev eth0")
-    # QEMU's card does not forward between its functions: packets leave by the cable.
-    card.meet("pod", "10.9.0.2", timeout=120)
-    # The pod renames the device: it is found by its address on the bus.
-    card.run("ip -n pod link set eth0 down && ip -n pod link set eth0 name other")
-    assert call("DEL") == {} and call("DEL") == {}
-    assert card.run(f"cat /sys/class/net/{name}/address").strip() == before
-    shown = card.run("ip link show card0")
-    assert mac not in shown and "trust on" not in shown, shown
-    # The namespace ends before DEL: the kernel moves the device.
-    call("ADD")
-    card.run("ip netns del pod")
-    card.wait("the device to come back", lambda: card.run(f"ls {functions}1/net", check=False).strip())
-    assert call("DEL") == {}
-    assert card.run(f"cat /sys/class/net/{name}/address").strip() == before
-    assert "card0" not in card.vsctl("list-ports br-ex")
 
 
 if __name__ == "__main__":
