@@ -29,6 +29,7 @@ mod miss;
 pub mod observer;
 mod others;
 pub mod policy;
+mod port_devices;
 pub mod rule;
 pub mod stack;
 pub mod tc;

@@ -86,6 +86,12 @@ impl Others {
         Ok(Look { stays, direct })
     }
 
+    /// Leaves a device to workers, since another program has come to it.
+    pub(crate) fn leave_to_program(&mut self, name: &str, ifindex: u32, why: &str) {
+        self.leave(name, ifindex, why, true);
+        log::info!(target: "netdev_offload", "{name}: workers forward its packets: {why}");
+    }
+
     /// Leaves a device to workers.
     pub(crate) fn leave(&mut self, name: &str, ifindex: u32, why: &str, others: bool) {
         self.freed.remove(&ifindex);
@@ -105,7 +111,8 @@ impl Others {
     }
 
     /// The other program has left the device.
-    pub(crate) fn free(&mut self, ifindex: u32) {
+    pub(crate) fn free(&mut self, name: &str, ifindex: u32) {
+        log::info!(target: "netdev_offload", "{name}: no other program is at its device any more");
         self.devices.remove(&ifindex);
         self.freed.insert(ifindex);
     }

@@ -19,6 +19,7 @@ use super::load::Loaded;
 use crate::kernel;
 use crate::miss::{CLAIM_TIMEOUT, MissDevice};
 use crate::others::Others;
+use crate::port_devices::PortDevices;
 use crate::{Handle, Rule, Why};
 use aya::maps::MapError;
 use heddle_conntrack::offloaded::ConnId;
@@ -48,14 +49,6 @@ pub(super) struct Diverted {
     pub(super) _claim: Option<UnixDatagram>,
 }
 
-/// Device that packets to a port are sent by.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Way {
-    pub(super) ifindex: u32,
-    pub(super) mtu: u32,
-    pub(super) internal: bool,
-}
-
 struct Installed {
     key: KeyBytes,
     count: u32,
@@ -79,10 +72,9 @@ pub(super) struct State {
     pub(super) loaded: Loaded,
     /// Group of the miss devices.
     pub(super) group: u32,
-    pub(super) ways: HashMap<u32, Way>,
+    /// Ports; a device that is diverted or let go is marked.
+    pub(super) ports: PortDevices,
     pub(super) diverted: HashMap<u32, Diverted>,
-    /// Devices that were diverted, or let go, since ports were set last.
-    pub(super) fresh: Vec<u32>,
     /// Time that claims of devices may still wait for the end of an earlier process.
     pub(super) claim_timeout: Duration,
     /// Devices that are left to workers.
@@ -141,9 +133,8 @@ impl State {
         Self {
             loaded,
             group,
-            ways: HashMap::new(),
+            ports: PortDevices::default(),
             diverted: HashMap::new(),
-            fresh: Vec::new(),
             claim_timeout: CLAIM_TIMEOUT,
             others: Others::new(),
             peers: Peers::new().ok(),
@@ -374,8 +365,8 @@ impl State {
             None => Why::OutPort,
         };
         for no in rule.outputs() {
-            let way = self.ways.get(&no.0).ok_or(missing)?;
-            mtu = mtu.min(if way.mtu == 0 { u32::MAX } else { way.mtu });
+            let out = self.ports.get(no).ok_or(missing)?;
+            mtu = mtu.min(if out.mtu == 0 { u32::MAX } else { out.mtu });
         }
         if let Some(push) = &rule.outer {
             // The inner Ethernet header is as long as the outer one, which does not count.
@@ -396,11 +387,11 @@ impl State {
             era: self.era,
         };
         let device = |no: PortNo| {
-            let way = self.ways.get(&no.0)?;
+            let out = self.ports.get(no)?;
             Some(Device {
-                ifindex: way.ifindex,
-                internal: way.internal,
-                slot: self.diverted.get(&way.ifindex).map_or(0, |d| d.slot),
+                ifindex: out.ifindex,
+                internal: out.internal,
+                slot: self.diverted.get(&out.ifindex).map_or(0, |d| d.slot),
             })
         };
         layout::flow(head, rule, device).ok_or(Why::TooManyActions)
@@ -409,7 +400,7 @@ impl State {
     pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
         let ifindex = match rule.tunnel {
             true => layout::tunnel_port(rule.in_port),
-            false => self.ways.get(&rule.in_port.0).ok_or(Why::InPort)?.ifindex,
+            false => self.ports.get(rule.in_port).ok_or(Why::InPort)?.ifindex,
         };
         if rule.outer.is_some() && !self.encaps {
             return Err(Why::Tunnel("needs Linux 5.13"));
@@ -572,11 +563,6 @@ impl State {
         let up = UP.iter().enumerate();
         all.extend(up.map(|(i, name)| (format!("up-{name}"), sum(CPU_UP + i))));
         all
-    }
-    /// The port number of each device.
-    pub(super) fn numbers(&self, ifindex: u32) -> impl Iterator<Item = PortNo> + '_ {
-        let of = self.ways.iter().filter(move |(_, way)| way.ifindex == ifindex);
-        of.map(|(no, _)| PortNo(*no))
     }
 }
 

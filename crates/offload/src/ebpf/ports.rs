@@ -6,7 +6,7 @@
 //! An *internal port* is the other way round: packets that the host's stack sends leave by its tap device. So
 //! the program is at that device's egress, and packets that it does not forward continue to the switch.
 
-use super::flows::{Diverted, State, Way};
+use super::flows::{Diverted, State};
 use super::load::{self, Hook};
 use crate::PortLink;
 use crate::miss::{MissDevice, claim};
@@ -65,7 +65,7 @@ impl State {
             self.let_go(ifindex);
             return Err(error);
         }
-        self.fresh.push(ifindex);
+        self.ports.mark(ifindex);
         Ok(tap)
     }
     /// Attaches the program to the devices of internal ports, and detaches it from devices that are no
@@ -87,7 +87,7 @@ impl State {
             }
             match self.take_internal(ifindex) {
                 Ok(None) => self.others.taken(ifindex),
-                Ok(Some(why)) => self.leave(name, ifindex, &why),
+                Ok(Some(why)) => self.others.leave_to_program(name, ifindex, &why),
                 Err(error) => {
                     self.others.leave(name, ifindex, &error.to_string(), false);
                     log::warn!(
@@ -97,11 +97,6 @@ impl State {
                 }
             }
         }
-    }
-    /// Leaves a port's device to workers, because another program is there.
-    fn leave(&mut self, name: &str, ifindex: u32, why: &str) {
-        self.others.leave(name, ifindex, why, true);
-        log::info!(target: "netdev_offload", "{name}: workers forward its packets: {why}");
     }
     /// Attaches the program to the device of an internal port; or returns why the device stays with workers.
     fn take_internal(&mut self, ifindex: u32) -> io::Result<Option<String>> {
@@ -123,7 +118,7 @@ impl State {
             .map_err(|why| io::Error::other(why.to_string()))
             .and_then(|()| self.loaded.attach(&name, Hook::Egress));
         match done {
-            Ok(()) => self.fresh.push(ifindex),
+            Ok(()) => self.ports.mark(ifindex),
             Err(_) => self.let_go(ifindex),
         }
         done.map(|()| None)
@@ -150,7 +145,7 @@ impl State {
             self.end_slot(d.slot);
             self.wait();
             // Flows of the port are installed anew, which fails with the reason.
-            self.fresh.push(ifindex);
+            self.ports.mark(ifindex);
         }
     }
     pub(super) fn shutdown(&mut self) {
@@ -169,28 +164,7 @@ impl State {
         self.set_internal(ports);
         self.find_peers(None);
         self.look_again(ports);
-        let way = |p: &PortLink| {
-            let way = Way {
-                ifindex: p.ifindex,
-                mtu: p.mtu,
-                internal: p.internal,
-            };
-            (p.no.0, way)
-        };
-        let new: HashMap<u32, Way> = ports.iter().map(way).collect();
-        let old = std::mem::replace(&mut self.ways, new);
-        let mut changed: Vec<PortNo> = Vec::new();
-        for no in old.keys().chain(self.ways.keys()) {
-            if old.get(no) != self.ways.get(no) {
-                changed.push(PortNo(*no));
-            }
-        }
-        for ifindex in std::mem::take(&mut self.fresh) {
-            changed.extend(self.numbers(ifindex));
-        }
-        changed.sort_unstable();
-        changed.dedup();
-        changed
+        self.ports.set(ports)
     }
 
     /// Looks at some devices each time. The program is attached again where another program removed it:
@@ -207,15 +181,14 @@ impl State {
             let left = self.others.of(p.ifindex).is_some_and(|stays| stays.others);
             let Some(d) = self.diverted.get_mut(&p.ifindex) else {
                 if left && look.stays.is_none() {
-                    log::info!(target: "netdev_offload", "{}: no other program is at its device any more", p.name);
-                    self.others.free(p.ifindex);
+                    self.others.free(&p.name, p.ifindex);
                 }
                 continue;
             };
             d.direct = look.direct;
             if let Some(why) = look.stays {
                 if !left {
-                    self.leave(&p.name, p.ifindex, &why);
+                    self.others.leave_to_program(&p.name, p.ifindex, &why);
                 }
                 if p.internal {
                     self.let_go(p.ifindex);

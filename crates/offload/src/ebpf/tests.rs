@@ -2,8 +2,9 @@
 //! (`BPF_PROG_TEST_RUN`), which needs root. Without root nothing is tested, and the test prints that.
 
 use super::conns::Live;
-use super::flows::{Diverted, State, Way};
+use super::flows::{Diverted, State};
 use super::{abi, layout, load, twin};
+use crate::PortLink;
 use crate::miss::MissDevice;
 use crate::rule::{TUN_CSUM, TUN_IPV6, TUN_OPTION};
 use crate::{ConnUse, Ct, Decap, Headers, Op, Rule};
@@ -194,12 +195,13 @@ fn state() -> Option<State> {
     };
     let mut state = State::new(loaded, 77);
     state.peers = None;
-    let way = Way {
+    state.ports.set(&[PortLink {
+        no: PortNo(1),
+        name: "lo".into(),
         ifindex: LOOPBACK,
         mtu: 1500,
         internal: false,
-    };
-    state.ways.insert(1, way);
+    }]);
     let slot = state.take_slot().unwrap();
     // Tests run beside each other.
     static NEXT: AtomicU32 = AtomicU32::new(0);

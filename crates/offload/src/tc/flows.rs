@@ -21,6 +21,7 @@ use super::message::{self, Counted, FilterId, Reported};
 use super::ports::Device;
 use crate::miss::{self, CLAIM_TIMEOUT};
 use crate::others::Others;
+use crate::port_devices::{PortDevice, PortDevices};
 use crate::rule::VLAN_PRESENT;
 use crate::{Handle, Rule, Why};
 use heddle_datapath_api::{FlowCounts, PortNo};
@@ -46,14 +47,6 @@ const _: () = assert!(PRIORITIES as usize == 2 * PROTOCOLS.len());
 /// Highest priority number of a flow's filter: the last one before the other filters of the switch.
 pub(super) const LAST_PRIORITY: u16 = 0x4842;
 
-/// The device of a port, for input and output.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct PortDevice {
-    pub(super) ifindex: u32,
-    pub(super) mtu: u32,
-    pub(super) internal: bool,
-}
-
 struct Installed {
     filter_id: FilterId,
     /// The second of the two priorities.
@@ -75,11 +68,10 @@ pub(super) struct FilterTable {
     pub(super) alone: bool,
     /// Device group of the miss devices ([`miss::group_of`]).
     pub(super) group: u32,
-    pub(super) port_devices: HashMap<u32, PortDevice>,
+    /// Ports; a device that came, went or lost filters is marked.
+    pub(super) ports: PortDevices,
     /// Devices that may have filters of flows, by interface index.
     pub(super) devices: HashMap<u32, Device>,
-    /// Interface indices of devices that came or went since the last [`FilterTable::set_ports`].
-    pub(super) changed_devices: Vec<u32>,
     pub(super) claim_timeout: Duration,
     pub(super) others: Others,
     pub(super) rounds: u32,
@@ -110,9 +102,8 @@ impl FilterTable {
             policy,
             alone,
             group: miss::group_of(owner),
-            port_devices: HashMap::new(),
+            ports: PortDevices::default(),
             devices: HashMap::new(),
-            changed_devices: Vec::new(),
             claim_timeout: CLAIM_TIMEOUT,
             others: Others::new(),
             rounds: 0,
@@ -152,9 +143,9 @@ impl FilterTable {
 
     /// Adds the filter of a rule with the id `filter_id`.
     fn add(&mut self, filter_id: FilterId, keys: Keys, rule: &Rule) -> Result<(), Why> {
-        let port_devices = &self.port_devices;
+        let ports = &self.ports;
         let card_only = self.policy == TcPolicy::SkipSw;
-        let device = |no: PortNo| port_devices.get(&no.0).map(|way| way.ifindex);
+        let device = |no: PortNo| ports.get(no).map(|out| out.ifindex);
         let actions = actions::of(rule, self.cookie, card_only, device)?;
         let flags = match self.policy {
             TcPolicy::None => 0,
@@ -215,17 +206,17 @@ impl FilterTable {
         }
     }
     /// Whether no packet of the input device is too long for an output device.
-    fn fits(&self, rule: &Rule, way: PortDevice) -> bool {
+    fn fits(&self, rule: &Rule, input: PortDevice) -> bool {
         let limit = |mtu: u32| if mtu == 0 { u32::MAX } else { mtu };
-        let outputs = rule.outputs().filter_map(|no| self.port_devices.get(&no.0));
-        outputs.into_iter().all(|out| limit(way.mtu) <= limit(out.mtu))
+        let outputs = rule.outputs().filter_map(|no| self.ports.get(no));
+        outputs.into_iter().all(|out| limit(input.mtu) <= limit(out.mtu))
     }
     /// The device of a rule's input port.
     fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
         if rule.tunnel || rule.outer.is_some() {
             return Err(Why::Tunnel("is not offloaded through tc"));
         }
-        let way = *self.port_devices.get(&rule.in_port.0).ok_or(Why::InPort)?;
+        let way = *self.ports.get(rule.in_port).ok_or(Why::InPort)?;
         if way.internal {
             return Err(Why::InternalPort);
         }
@@ -239,10 +230,10 @@ impl FilterTable {
         if rule.key.recirc != 0 {
             return Err(Why::Connection);
         }
-        if rule.outputs().any(|no| !self.port_devices.contains_key(&no.0)) {
+        if rule.outputs().any(|no| self.ports.get(no).is_none()) {
             return Err(Why::OutPort);
         }
-        let is_internal = |no: PortNo| self.port_devices.get(&no.0).is_some_and(|way| way.internal);
+        let is_internal = |no: PortNo| self.ports.get(no).is_some_and(|out| out.internal);
         if rule.outputs().any(is_internal) {
             return Err(Why::InternalPort);
         }
@@ -377,13 +368,13 @@ impl FilterTable {
     /// Another program removed filters of a device: its flows are installed again.
     fn reinstall_flows(&mut self, ifindex: u32, n: usize) {
         if let Some(device) = self.devices.get(&ifindex)
-            && !self.changed_devices.contains(&ifindex)
+            && !self.ports.is_marked(ifindex)
         {
             log::warn!(
                 target: "netdev_offload",
                 "{}: another program removed {n} filters of flows; they are installed again", device.name
             );
-            self.changed_devices.push(ifindex);
+            self.ports.mark(ifindex);
         }
     }
 
@@ -395,14 +386,6 @@ impl FilterTable {
             ("refused".to_owned(), self.refused),
             ("uncounted-removals".to_owned(), self.uncounted_removals),
         ]
-    }
-    /// Numbers of the ports with this device.
-    pub(super) fn numbers(&self, ifindex: u32) -> impl Iterator<Item = PortNo> + '_ {
-        let of = self
-            .port_devices
-            .iter()
-            .filter(move |(_, way)| way.ifindex == ifindex);
-        of.map(|(no, _)| PortNo(*no))
     }
 }
 

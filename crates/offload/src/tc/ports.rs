@@ -5,7 +5,7 @@
 //! kernel receives the packets that no filter of the card matches.
 
 use super::actions;
-use super::flows::{FilterTable, PortDevice, REPLY_TIMEOUT};
+use super::flows::{FilterTable, REPLY_TIMEOUT};
 use super::message::{self, FilterId};
 use super::{TcPolicy, attrs};
 use crate::PortLink;
@@ -145,7 +145,7 @@ impl FilterTable {
             _claim: claim,
         };
         self.devices.insert(ifindex, device);
-        self.changed_devices.push(ifindex);
+        self.ports.mark(ifindex);
     }
     pub(super) fn join(&mut self, name: &str, ifindex: u32) {
         if !self.devices.contains_key(&ifindex) {
@@ -184,7 +184,7 @@ impl FilterTable {
             self.settle_now();
         }
         // The switch installs flows of the port again, which fails with the reason.
-        self.changed_devices.push(ifindex);
+        self.ports.mark(ifindex);
     }
     pub(super) fn shutdown(&mut self) {
         self.drop_adopted();
@@ -200,28 +200,7 @@ impl FilterTable {
             self.others.read_disciplines();
             self.recheck_devices(ports);
         }
-        let way = |p: &PortLink| {
-            let way = PortDevice {
-                ifindex: p.ifindex,
-                mtu: p.mtu,
-                internal: p.internal,
-            };
-            (p.no.0, way)
-        };
-        let new = ports.iter().map(way).collect();
-        let old = std::mem::replace(&mut self.port_devices, new);
-        let mut changed: Vec<PortNo> = Vec::new();
-        for no in old.keys().chain(self.port_devices.keys()) {
-            if old.get(no) != self.port_devices.get(no) {
-                changed.push(PortNo(*no));
-            }
-        }
-        for ifindex in std::mem::take(&mut self.changed_devices) {
-            changed.extend(self.numbers(ifindex));
-        }
-        changed.sort_unstable();
-        changed.dedup();
-        changed
+        self.ports.set(ports)
     }
 
     /// Checks some devices at each call. Restores a miss filter that another program removed: without it,
@@ -239,15 +218,13 @@ impl FilterTable {
             let miss = self.devices.get(&p.ifindex).and_then(|d| d.miss.as_ref());
             let Some(miss) = miss.map(|miss| miss.ifindex) else {
                 if left && look.stays.is_none() {
-                    log::info!(target: "netdev_offload", "{}: no other program is at its device any more", p.name);
-                    self.others.free(p.ifindex);
+                    self.others.free(&p.name, p.ifindex);
                 }
                 continue;
             };
             if let Some(why) = look.stays {
                 if !left {
-                    self.others.leave(&p.name, p.ifindex, &why, true);
-                    log::info!(target: "netdev_offload", "{}: workers forward its packets: {why}", p.name);
+                    self.others.leave_to_program(&p.name, p.ifindex, &why);
                 }
                 continue;
             }
@@ -257,7 +234,7 @@ impl FilterTable {
                     target: "netdev_offload",
                     "{}: another program removed the filter of packets without a flow; it is put back", p.name
                 );
-                self.changed_devices.push(p.ifindex);
+                self.ports.mark(p.ifindex);
             }
         }
     }
