@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""GSO packets in tunnels cross a tap unsegmented, between a switch and the kernel's VXLAN device."""
+"""GSO packets cross a tap unsegmented: in tunnels, between a switch and the kernel's VXLAN device; of UDP, between
+internal ports."""
 
 import ctypes
 import os
@@ -15,16 +16,16 @@ from test_tunnels import POD_MTU, address, attach, node, reach, transfer, tunnel
 LONG = 4000
 
 
-def counters(lab, ns):
-    read = lambda name: int(lab.net.run(ns, "cat", f"/sys/class/net/up0/statistics/{name}", quiet=True))
+def counters(lab, ns, dev="up0"):
+    read = lambda name: int(lab.net.run(ns, "cat", f"/sys/class/net/{dev}/statistics/{name}", quiet=True))
     return {d: (read(f"{d}_bytes"), read(f"{d}_packets")) for d in ("rx", "tx")}
 
 
-def mean(lab, ns, direction, send):
+def mean(lab, ns, direction, send, dev="up0"):
     """Mean length of packets on the tap while `send` sends."""
-    before = counters(lab, ns)[direction]
+    before = counters(lab, ns, dev)[direction]
     send()
-    after = counters(lab, ns)[direction]
+    after = counters(lab, ns, dev)[direction]
     return (after[0] - before[0]) / (after[1] - before[1])
 
 
@@ -103,6 +104,18 @@ def with_the_kernel(lab, v6, csum, tagged=False):
     bad = lab.net.run(host, "nstat", "-asz", "TcpInCsumErrors", "UdpInCsumErrors", "Udp6InCsumErrors", quiet=True)
     errors = [line.split()[1] for line in bad.splitlines() if "CsumErrors" in line]
     assert errors and all(n == "0" for n in errors), bad
+
+
+@limit(60)
+def scenario_datagrams_of_internal_ports(lab):
+    """A GSO packet of UDP crosses the switch in one piece."""
+    sw = lab.switch()
+    lab.bridge(sw)
+    pods = [lab.internal_pod(sw, f"pod{n}", f"10.1.0.{n}/24", dev=f"up{n}") for n in (1, 2)]
+    lab.net.ping(pods[0], "10.1.0.2")
+    length = mean(lab, pods[1], "rx", lambda: datagrams(lab, pods[1], pods[0], "10.1.0.2"), "up2")
+    print(f"bytes of a packet on the tap: {length:.0f}")
+    assert length > LONG, length
 
 
 @limit(240)

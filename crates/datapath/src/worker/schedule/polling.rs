@@ -14,7 +14,9 @@
 //! **Other programs on this processor.** An empty round takes some microseconds. If it took more than
 //! [`PREEMPTED_TIMES`] times `max`, the kernel gave the processor to another program, often the sender or
 //! receiver of these very packets. Polling would take that program's time. So for [`YIELD_TIMES`] times `max`
-//! the worker does not poll, but sleeps as soon as it has no packets.
+//! the worker does not poll, but sleeps as soon as it has no packets. If that happens again soon after it polls
+//! again, the time doubles, up to [`MAX_YIELD_TIMES`] times `max`: each attempt delays packets for the length
+//! of the other program's turn.
 //!
 //! **Bound.** Polling by credit without packets takes at most a quarter of the time of steady traffic. After
 //! its last packet it takes at most [`MAX_CREDIT_TIMES`] times `max`.
@@ -25,9 +27,11 @@ const CREDIT_SHIFT: u32 = 2;
 const MAX_CREDIT_TIMES: u64 = 20;
 /// An empty round longer than this multiple of `max` (200 us) was interrupted by another program.
 const PREEMPTED_TIMES: u64 = 4;
-/// Time without polling after that, as a multiple of `max`: 50 ms. Then the worker polls again, and the other
-/// program loses a few milliseconds until the next gap is noticed.
+/// First time without polling after that, as a multiple of `max`: 50 ms. Then the worker polls again, and the
+/// other program loses a few milliseconds until the next gap is noticed.
 const YIELD_TIMES: u64 = 1000;
+/// The longest such time, as a multiple of `max`: 3.2 s.
+const MAX_YIELD_TIMES: u64 = 64 * YIELD_TIMES;
 
 /// See the module's text. Times are cycle counts.
 #[derive(Debug, Default)]
@@ -38,6 +42,8 @@ pub(super) struct AdaptivePolling {
     credit: u64,
     /// The worker does not poll until this time.
     yields_until: u64,
+    /// The length of the time that ends then.
+    yields_for: u64,
 }
 
 impl AdaptivePolling {
@@ -45,7 +51,14 @@ impl AdaptivePolling {
     #[inline]
     pub(super) fn found_nothing(&mut self, begin: u64, end: u64, max: u64) {
         if end.saturating_sub(begin) > max * PREEMPTED_TIMES {
-            self.yields_until = end + max * YIELD_TIMES;
+            // While the worker yields, an interrupted round says nothing new.
+            if end < self.yields_until {
+                return;
+            }
+            let again = end - self.yields_until < self.yields_for.max(max * YIELD_TIMES);
+            let times = if again { self.yields_for * 2 } else { 0 };
+            self.yields_for = times.clamp(max * YIELD_TIMES, max * MAX_YIELD_TIMES);
+            self.yields_until = end + self.yields_for;
         }
     }
 
@@ -203,6 +216,23 @@ mod tests {
         assert!(!polling.continues(now, MAX), "put aside for 3 ms");
         let now = steady(back + 50_000_000, &mut polling);
         assert!(polling.continues(now, MAX), "50 ms later");
+    }
+
+    #[test]
+    fn each_interruption_soon_after_doubles_the_time_without_polling() {
+        let mut polling = AdaptivePolling::default();
+        // A program that takes the processor for 3 ms whenever the worker has polled.
+        let interrupted = |now: u64, polling: &mut AdaptivePolling| {
+            polling.found_nothing(now, now + 3_000_000, MAX);
+            polling.yields_until.saturating_sub(now + 3_000_000)
+        };
+        let (mut now, mut waits) = (SECOND, Vec::new());
+        for _ in 0..9 {
+            waits.push(interrupted(now, &mut polling) / 1_000_000);
+            now = polling.yields_until + 1_000_000;
+        }
+        assert_eq!(waits, [50, 100, 200, 400, 800, 1600, 3200, 3200, 3200]);
+        assert_eq!(interrupted(now + 10 * SECOND, &mut polling), 50_000_000);
     }
 
     #[test]
