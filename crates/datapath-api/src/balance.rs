@@ -64,17 +64,11 @@ impl LbOutput {
     #[inline]
     pub fn choice(&self, bucket: u8) -> BucketChoice {
         // Pairs with the Release in `set_port`: a worker that has seen a move sees all earlier ones.
-        let word = self.buckets[usize::from(bucket)].load(Acquire);
-        #[allow(clippy::cast_possible_truncation)] // the halves of a word
-        let (port, moved) = (word as u32, (word >> 32) as u32);
-        BucketChoice {
-            port: (port != NO_PORT).then_some(port),
-            moved,
-        }
+        BucketChoice(self.buckets[usize::from(bucket)].load(Acquire))
     }
     /// Number of the port of a bucket; `None`: its packets are dropped.
     pub fn port(&self, bucket: u8) -> Option<u32> {
-        self.choice(bucket).port
+        self.choice(bucket).port()
     }
     /// Changes the port of a bucket. Only one thread at a time may change buckets of any bond.
     pub fn set_port(&self, bucket: u8, port: Option<u32>) {
@@ -84,10 +78,10 @@ impl LbOutput {
             self.buckets[usize::from(bucket)].store(word, Release);
         }
     }
-    /// Counts bytes that worker `worker` sends in a bucket.
+    /// Bytes that worker `worker` has sent in each bucket.
     #[inline]
-    pub fn count(&self, worker: usize, bucket: u8, bytes: u64) {
-        self.bytes[worker % SHARDS][usize::from(bucket)].add(bytes);
+    pub fn counters(&self, worker: usize) -> &[Counter; Self::BUCKETS] {
+        &self.bytes[worker % SHARDS]
     }
     /// Bytes sent so far in a bucket. Wraps.
     pub fn bytes(&self, bucket: u8) -> u64 {
@@ -96,13 +90,28 @@ impl LbOutput {
     }
 }
 
-/// The port of a bucket.
+/// The port of a bucket, in the low half, and the number of the bucket's last move.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BucketChoice {
+pub struct BucketChoice(u64);
+
+#[allow(clippy::cast_possible_truncation)] // the halves of a word
+impl BucketChoice {
     /// The number of the port; `None`: packets are dropped.
-    pub port: Option<u32>,
+    #[inline]
+    pub fn port(self) -> Option<u32> {
+        let port = self.0 as u32;
+        (port != NO_PORT).then_some(port)
+    }
+    /// Whether both lead to the same port, or to none.
+    #[inline]
+    pub fn has_port_of(self, other: Self) -> bool {
+        self.0 as u32 == other.0 as u32
+    }
     /// Number of the bucket's last move. Numbers count up over all bonds, and wrap.
-    pub moved: u32,
+    #[inline]
+    pub fn moved(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
 }
 
 /// The same table.
@@ -128,13 +137,13 @@ mod tests {
         assert_eq!(table.port(3), None);
         table.set_port(3, Some(9));
         assert_eq!((table.port(3), table.port(4)), (Some(9), None));
-        let before = table.choice(3).moved;
+        let before = table.choice(3).moved();
         table.set_port(3, Some(9));
-        assert_eq!(table.choice(3).moved, before, "that is no move");
+        assert_eq!(table.choice(3).moved(), before, "that is no move");
         table.set_port(3, None);
-        assert!(table.choice(3).moved.wrapping_sub(before).cast_signed() > 0);
+        assert!(table.choice(3).moved().wrapping_sub(before).cast_signed() > 0);
         for worker in 0..40 {
-            table.count(worker, 3, 10);
+            table.counters(worker)[3].add(10);
         }
         assert_eq!((table.bytes(3), table.bytes(2)), (400, 0));
     }

@@ -5,6 +5,7 @@
 //! the outer headers of a tunnel, the tunnel's own addresses and ports do.
 
 use super::{Exec, LiveId, Meta};
+use arrayvec::ArrayVec;
 use heddle_datapath_api::{BucketChoice, DropKind, LbOutput};
 use heddle_packet::Packet;
 use std::ops::Range;
@@ -18,12 +19,71 @@ const IPV6_FRAGMENT: u8 = 44;
 /// More fragments, and the offset, of an IPv4 header.
 const IPV4_FRAGMENT: u16 = 0x3fff;
 
+/// Packets of a group at most: there is a bit for each that failed.
+const MAX_PACKETS: usize = 64;
+
 /// Odd numbers without structure, which the words are mixed with.
 const KEYS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xbf58_476d_1ce4_e5b9];
 
-/// The bucket of a packet.
+/// Finds the buckets of packets with equal [`Meta`].
+struct Buckets<'a> {
+    meta: &'a Meta,
+    basis: u32,
+    /// The packets may be usual ones: IPv4 without options, and a protocol with ports.
+    usual: bool,
+}
+
+impl<'a> Buckets<'a> {
+    #[inline]
+    fn new(meta: &'a Meta, basis: u32) -> Self {
+        let usual = has_ports(meta.proto) && meta.l3.checked_add(20) == Some(meta.l4);
+        Self { meta, basis, usual }
+    }
+
+    /// The bucket of a packet.
+    #[inline]
+    fn of(&self, p: &Packet) -> u8 {
+        match usual_words(p.head(), self.meta) {
+            Some((addresses, rest)) if self.usual => hash(addresses, rest, self.basis),
+            _ => any_bucket(p, self.meta, self.basis),
+        }
+    }
+}
+
+/// The addresses, protocol and ports of a usual packet.
 #[inline]
-fn bucket(p: &Packet, meta: &Meta, basis: u32) -> u8 {
+fn usual_words(head: &[u8], meta: &Meta) -> Option<(u64, u64)> {
+    let ip: &[u8; 24] = head.get(usize::from(meta.l3)..)?.first_chunk()?;
+    let [first, second, third, source, destination, ports] =
+        std::array::from_fn(|i| u32::from_le_bytes(ip.as_chunks().0[i]));
+    let [version_and_length, ..] = first.to_le_bytes();
+    let [_, _, f0, f1] = second.to_le_bytes();
+    let [_, proto, ..] = third.to_le_bytes();
+    let fragment = u16::from_be_bytes([f0, f1]) & IPV4_FRAGMENT != 0;
+    (version_and_length == 0x45 && !fragment && proto == meta.proto).then(|| {
+        let addresses = u64::from(destination) << 32 | u64::from(source);
+        (addresses, words_after_addresses(proto, ports))
+    })
+}
+
+#[inline]
+fn words_after_addresses(proto: u8, ports: u32) -> u64 {
+    u64::from(proto) << 32 | u64::from(ports)
+}
+
+#[inline]
+fn has_ports(proto: u8) -> bool {
+    matches!(proto, TCP | UDP | SCTP)
+}
+
+#[inline]
+fn hash(addresses: u64, rest: u64, basis: u32) -> u8 {
+    fold(addresses ^ KEYS[0], rest ^ KEYS[1] ^ u64::from(basis) << 40).to_be_bytes()[0]
+}
+
+/// The bucket of any packet.
+#[cold]
+fn any_bucket(p: &Packet, meta: &Meta, basis: u32) -> u8 {
     let head = p.head();
     let l3 = head.get(usize::from(meta.l3)..).unwrap_or_default();
     let version = l3.first().map_or(0, |b| b >> 4);
@@ -34,7 +94,7 @@ fn bucket(p: &Packet, meta: &Meta, basis: u32) -> u8 {
         let fragment = u16::from_be_bytes([f0, f1]) & IPV4_FRAGMENT != 0;
         let ports = if fragment { 0 } else { ports(head, meta, proto) };
         let addresses = u64::from_le_bytes([s0, s1, s2, s3, d0, d1, d2, d3]);
-        (addresses, u64::from(proto) << 32 | u64::from(ports))
+        (addresses, words_after_addresses(proto, ports))
     } else if version == 6
         && let Some(ip) = l3.first_chunk::<40>()
     {
@@ -45,7 +105,7 @@ fn bucket(p: &Packet, meta: &Meta, basis: u32) -> u8 {
             IPV6_FRAGMENT => 0,
             _ => ports(head, meta, meta.proto),
         };
-        (addresses, u64::from(meta.proto) << 32 | u64::from(ports))
+        (addresses, words_after_addresses(meta.proto, ports))
     } else if let Some([d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, t0, t1]) = head.first_chunk() {
         let addresses = u64::from_le_bytes([*d0, *d1, *d2, *d3, *d4, *d5, *s0, *s1]);
         (
@@ -55,8 +115,7 @@ fn bucket(p: &Packet, meta: &Meta, basis: u32) -> u8 {
     } else {
         (0, 0)
     };
-    let hash = fold(addresses ^ KEYS[0], rest ^ KEYS[1] ^ u64::from(basis) << 40);
-    hash.to_be_bytes()[0]
+    hash(addresses, rest, basis)
 }
 
 /// The ports of a packet of this protocol; 0 without.
@@ -64,7 +123,7 @@ fn bucket(p: &Packet, meta: &Meta, basis: u32) -> u8 {
 fn ports(head: &[u8], meta: &Meta, proto: u8) -> u32 {
     let l4 = head.get(usize::from(meta.l4)..).and_then(|l4| l4.first_chunk());
     match l4 {
-        Some(ports) if matches!(proto, TCP | UDP | SCTP) => u32::from_le_bytes(*ports),
+        Some(ports) if has_ports(proto) => u32::from_le_bytes(*ports),
         _ => 0,
     }
 }
@@ -79,51 +138,67 @@ fn fold(a: u64, b: u64) -> u64 {
 }
 
 impl Exec<'_> {
-    /// Sends packets by the ports of their buckets; `failed` has a bit for each packet that is left out.
-    /// Neighbours for one port are sent together.
-    pub(super) fn balance_all(&mut self, table: &LbOutput, ids: Range<LiveId>, failed: u64, meta: &Meta) {
-        let (basis, worker) = (table.basis(), self.tx.worker);
-        let mut run = ids.start..ids.start;
-        let mut run_port = None;
-        let mut longest = 0;
-        for (id, at) in ids.zip(0..) {
-            if failed >> at & 1 != 0 {
+    /// Sends packets by the ports of their buckets; `failed` has a bit for each packet that is left out. No
+    /// packet is longer than `longest`. Neighbours for one port are sent together.
+    pub(super) fn balance_all(
+        &mut self,
+        table: &LbOutput,
+        ids: Range<LiveId>,
+        failed: u64,
+        longest: u32,
+        meta: &Meta,
+    ) {
+        let buckets = Buckets::new(meta, table.basis());
+        let counts = table.counters(self.tx.worker);
+        let failed_at = |at: usize| failed >> at & 1 != 0;
+        let mut moved = false;
+        let packets = self.live.all(&ids).iter().enumerate();
+        let choices: ArrayVec<BucketChoice, MAX_PACKETS> = packets
+            .map(|(at, p)| {
+                let bucket = buckets.of(p);
+                let choice = table.choice(bucket);
+                if !failed_at(at) {
+                    counts[usize::from(bucket)].add(p.len() as u64);
+                    moved |= self.has_moved(choice);
+                }
+                choice
+            })
+            .collect();
+        if failed == 0 && !moved {
+            let mut from = ids.start;
+            for run in choices.chunk_by(|a, b| a.has_port_of(*b)) {
+                let until = ids.end.min(from + run.len() as LiveId);
+                self.send(run[0].port(), from..until, longest);
+                from = until;
+            }
+            return;
+        }
+        for ((at, choice), id) in choices.iter().enumerate().zip(ids) {
+            if failed_at(at) {
                 continue;
             }
-            let p = self.live.get(id);
-            let bucket = bucket(p, meta, basis);
-            table.count(worker, bucket, p.len() as u64);
-            let (choice, len) = (table.choice(bucket), u32::try_from(p.len()).unwrap_or(u32::MAX));
-            let port = choice.port;
-            if self.has_moved(choice) {
-                self.send_run(run_port, std::mem::replace(&mut run, id..id), longest);
-                self.send_before_move(choice);
+            if self.has_moved(*choice) {
+                self.send_before_move(*choice);
             }
-            if port == run_port && run.end == id && !run.is_empty() {
-                run.end = id + 1;
-                longest = longest.max(len);
-            } else {
-                self.send_run(run_port, run, longest);
-                (run, run_port, longest) = (id..id + 1, port, len);
-            }
+            self.send(choice.port(), id..id + 1, longest);
         }
-        self.send_run(run_port, run, longest);
     }
 
     /// Sends the first bytes of a packet by the port of its bucket.
     pub(super) fn balance_one(&mut self, table: &LbOutput, cut: u32, id: LiveId, meta: &Meta) {
         if cut == u32::MAX {
-            return self.balance_all(table, id..id + 1, 0, meta);
+            let len = u32::try_from(self.live.get(id).len()).unwrap_or(u32::MAX);
+            return self.balance_all(table, id..id + 1, 0, len, meta);
         }
         let p = self.live.get(id);
-        let bucket = bucket(p, meta, table.basis());
+        let bucket = Buckets::new(meta, table.basis()).of(p);
         let len = p.len().min(usize::try_from(cut).unwrap_or(usize::MAX));
-        table.count(self.tx.worker, bucket, len as u64);
+        table.counters(self.tx.worker)[usize::from(bucket)].add(len as u64);
         let choice = table.choice(bucket);
         if self.has_moved(choice) {
             self.send_before_move(choice);
         }
-        match choice.port {
+        match choice.port() {
             None => self.lost(DropKind::NoBondMember, id..id + 1),
             Some(port) => self.output_trunc(port, cut, id),
         }
@@ -132,21 +207,20 @@ impl Exec<'_> {
     /// Whether a bucket has moved since this worker last sent its queued packets for a move.
     #[inline]
     fn has_moved(&self, choice: BucketChoice) -> bool {
-        choice.moved.wrapping_sub(self.tx.moves_seen).cast_signed() > 0
+        choice.moved().wrapping_sub(self.tx.moves_seen).cast_signed() > 0
     }
 
     /// Sends all queued packets: the queue of a bucket's old port may have packets of the same flow.
     #[cold]
     fn send_before_move(&mut self, choice: BucketChoice) {
-        self.tx.moves_seen = choice.moved;
+        self.tx.moves_seen = choice.moved();
         self.tx.flush(self.live, self.pool, self.drops);
     }
 
-    fn send_run(&mut self, port: Option<u32>, run: Range<LiveId>, longest: u32) {
+    fn send(&mut self, port: Option<u32>, ids: Range<LiveId>, longest: u32) {
         match port {
-            _ if run.is_empty() => {}
-            None => self.lost(DropKind::NoBondMember, run),
-            Some(port) => self.output_all(port, run, longest),
+            None => self.lost(DropKind::NoBondMember, ids),
+            Some(port) => self.output_all(port, ids, longest),
         }
     }
 }
@@ -154,6 +228,7 @@ impl Exec<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// A UDP packet between two hosts.
     fn packet(version: u8, src: u8, port: u16, fragment: bool) -> (Packet, Meta) {
@@ -184,7 +259,7 @@ mod tests {
 
     fn buckets(version: u8, fragment: bool, basis: u32) -> Vec<u8> {
         let all = (0..4096).map(|n| packet(version, 1, n, fragment));
-        all.map(|(p, meta)| bucket(&p, &meta, basis)).collect()
+        all.map(|(p, meta)| Buckets::new(&meta, basis).of(&p)).collect()
     }
 
     /// Many connections between two hosts fill all buckets about equally.
@@ -210,9 +285,34 @@ mod tests {
             assert!(all.iter().all(|b| *b == all[0]));
             let hosts: std::collections::BTreeSet<u8> = (0..64)
                 .map(|src| packet(version, src, 7, true))
-                .map(|(p, meta)| bucket(&p, &meta, 0))
+                .map(|(p, meta)| Buckets::new(&meta, 0).of(&p))
                 .collect();
             assert!(hosts.len() > 32, "{}", hosts.len());
+        }
+    }
+
+    proptest! {
+        /// The short way to a usual packet's bucket is right wherever it is taken.
+        #[test]
+        fn usual_packets_have_the_bucket_of_any(
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+            l3 in 0_u16..30,
+            l4 in 0_u16..50,
+            proto in prop::sample::select(vec![TCP, UDP, SCTP, 1]),
+            usual in any::<bool>(),
+            basis in any::<u32>(),
+        ) {
+            let mut bytes = bytes;
+            let at = usize::from(l3);
+            let l4 = if usual { l3 + 20 } else { l4 };
+            if usual && bytes.len() >= at + 10 {
+                let flags = bytes[at + 6] & 0x40;
+                bytes[at] = 0x45;
+                bytes[at + 6..at + 10].copy_from_slice(&[flags, 0, 64, proto]);
+            }
+            let meta = Meta { l3, l4, proto, ..Meta::default() };
+            let p = Packet::from_bytes(&bytes);
+            prop_assert_eq!(Buckets::new(&meta, basis).of(&p), any_bucket(&p, &meta, basis));
         }
     }
 
@@ -233,7 +333,7 @@ mod tests {
         let frames: Vec<[u8; 60]> = (0..64)
             .map(|n| std::array::from_fn(|i| if i == 11 { n } else { 1 }))
             .collect();
-        let of = |f: &[u8]| bucket(&Packet::from_bytes(f), &none, 0);
+        let of = |f: &[u8]| Buckets::new(&none, 0).of(&Packet::from_bytes(f));
         let hosts: std::collections::BTreeSet<u8> = frames.iter().map(|f| of(f)).collect();
         assert!(hosts.len() > 32, "{}", hosts.len());
         (0..60).for_each(|n| _ = of(&frames[0][..n]));

@@ -355,7 +355,7 @@ impl Exec<'_> {
                     }
                     longest = longest.saturating_add_signed(growth(action).max(0));
                 }
-                Op::Balance(table, _) => self.balance_all(table, ids.clone(), failed, &meta),
+                Op::Balance(table, _) => self.balance_all(table, ids.clone(), failed, longest, &meta),
                 Op::Output(port) if failed == 0 => self.output_all(*port, ids.clone(), longest),
                 Op::Output(port) => {
                     for id in ids.clone().filter(|id| !lost(failed, *id)) {

@@ -7,6 +7,7 @@
 //! | which misses are translated | `misses` | token bucket whose rate halves and doubles; equal shares of hashed senders (stochastic fair queueing, McKenney 1990) | cycles |
 //! | is a queue polled whose poll is a system call | `backoff` | truncated binary exponential back-off, one kernel query for all | cycles |
 //! | does the worker poll again or sleep | `polling` | spin, then block, with a limit that adapts to the gaps between packets (as the kernel's adaptive busy polling) | cycles |
+//! | does it pause between the packets of a stream | `moderation` | trials with truncated binary exponential back-off (interrupt moderation) | cycles |
 //! | how does it pause, sleep and wake | `sleep` | arm, look again, sleep in epoll; `pmd-sleep-max` | microseconds, milliseconds |
 //!
 //! `round` calls them. In each iteration of [`Worker::run`](super::Worker::run):
@@ -19,12 +20,13 @@
 //! 3. After a round with packets, `polling` learns the gap before them. After a round without, it decides
 //!    whether the worker polls again; otherwise `sleep` pauses or sleeps.
 //!
-//! `queue`, `misses`, `backoff` and `polling` are pure: the caller passes the time, which is the cycle
+//! `queue`, `misses`, `backoff`, `polling` and `moderation` are pure: the caller passes the time, which is the cycle
 //! counter ([`heddle_sys::Tsc`]). The worker reads the counter once per turn, once per burst and twice per
 //! miss.
 
 mod backoff;
 mod misses;
+mod moderation;
 mod polling;
 mod queue;
 mod round;

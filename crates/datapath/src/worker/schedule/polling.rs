@@ -16,7 +16,9 @@
 //! receiver of these very packets. Polling would take that program's time. So for [`YIELD_TIMES`] times `max`
 //! the worker does not poll, but sleeps as soon as it has no packets. If that happens again soon after it polls
 //! again, the time doubles, up to [`MAX_YIELD_TIMES`] times `max`: each attempt delays packets for the length
-//! of the other program's turn.
+//! of the other program's turn. The kernel may also prefer the worker, so that no round is interrupted. Then a
+//! sender on this processor cannot send while the worker polls, and its next packet comes soon after the worker
+//! has begun to sleep. If that happens [`FUTILE`] times in a row, it has the same effect.
 //!
 //! **Bound.** Polling by credit without packets takes at most a quarter of the time of steady traffic. After
 //! its last packet it takes at most [`MAX_CREDIT_TIMES`] times `max`.
@@ -32,6 +34,8 @@ const PREEMPTED_TIMES: u64 = 4;
 const YIELD_TIMES: u64 = 1000;
 /// The longest such time, as a multiple of `max`: 3.2 s.
 const MAX_YIELD_TIMES: u64 = 64 * YIELD_TIMES;
+/// The number of polls in a row that had no packets until the worker slept, and had packets at once then.
+const FUTILE: u8 = 8;
 
 /// See the module's text. Times are cycle counts.
 #[derive(Debug, Default)]
@@ -44,6 +48,8 @@ pub(super) struct AdaptivePolling {
     yields_until: u64,
     /// The length of the time that ends then.
     yields_for: u64,
+    /// Polls as for [`FUTILE`].
+    futile: u8,
 }
 
 impl AdaptivePolling {
@@ -51,15 +57,33 @@ impl AdaptivePolling {
     #[inline]
     pub(super) fn found_nothing(&mut self, begin: u64, end: u64, max: u64) {
         if end.saturating_sub(begin) > max * PREEMPTED_TIMES {
-            // While the worker yields, an interrupted round says nothing new.
-            if end < self.yields_until {
-                return;
-            }
-            let again = end - self.yields_until < self.yields_for.max(max * YIELD_TIMES);
-            let times = if again { self.yields_for * 2 } else { 0 };
-            self.yields_for = times.clamp(max * YIELD_TIMES, max * MAX_YIELD_TIMES);
-            self.yields_until = end + self.yields_for;
+            self.yields(end, max);
         }
+    }
+
+    /// A packet woke the worker at `end`, which had slept since `begin`.
+    pub(super) fn woken(&mut self, begin: u64, end: u64, max: u64) {
+        let (polled, slept) = (begin.saturating_sub(self.last), end.saturating_sub(begin));
+        if polled < max / 4 {
+            return;
+        }
+        self.futile = if slept < max / 2 { self.futile + 1 } else { 0 };
+        if self.futile == FUTILE {
+            self.futile = 0;
+            self.yields(end, max);
+        }
+    }
+
+    /// Other programs want the processor.
+    fn yields(&mut self, now: u64, max: u64) {
+        // While the worker yields anyway, that is nothing new.
+        if now < self.yields_until {
+            return;
+        }
+        let again = now - self.yields_until < self.yields_for.max(max * YIELD_TIMES);
+        let times = if again { self.yields_for * 2 } else { 0 };
+        self.yields_for = times.clamp(max * YIELD_TIMES, max * MAX_YIELD_TIMES);
+        self.yields_until = now + self.yields_for;
     }
 
     /// A round from `begin` to `end` had `packets`, one at least.
@@ -82,10 +106,15 @@ impl AdaptivePolling {
         self.last = end;
     }
 
+    /// Whether other programs want the processor, as far as known at `now`.
+    pub(super) fn is_yielding(&self, now: u64) -> bool {
+        now < self.yields_until
+    }
+
     /// Whether to poll again rather than sleep, at time `now`, after empty polls.
     pub(super) fn continues(&self, now: u64, max: u64) -> bool {
         let allowed = self.span.min(max).max(self.credit.min(max * MAX_CREDIT_TIMES));
-        now >= self.yields_until && now.saturating_sub(self.last) < allowed
+        !self.is_yielding(now) && now.saturating_sub(self.last) < allowed
     }
 }
 
@@ -216,6 +245,32 @@ mod tests {
         assert!(!polling.continues(now, MAX), "put aside for 3 ms");
         let now = steady(back + 50_000_000, &mut polling);
         assert!(polling.continues(now, MAX), "50 ms later");
+    }
+
+    #[test]
+    fn a_sender_that_can_only_send_while_the_worker_sleeps_is_noticed() {
+        let mut polling = AdaptivePolling::default();
+        let mut now = SECOND;
+        let mut polls = |polling: &mut AdaptivePolling, sleeps: u64| {
+            polling.found(now, now + ROUND, 1, MAX);
+            let begin = now + ROUND;
+            now = begin;
+            while polling.continues(now, MAX) {
+                now += 1000;
+            }
+            polling.woken(now, now + sleeps, MAX);
+            let polled = now - begin;
+            now += sleeps;
+            polled
+        };
+        let polled: Vec<u64> = (0..30).map(|_| polls(&mut polling, 3000)).collect();
+        assert!(polled[1..8].iter().all(|p| *p >= MAX / 4), "{polled:?}");
+        assert!(polled[20..].iter().all(|p| *p == 0), "{polled:?}");
+        // A sender on another processor also sends while the worker polls.
+        let mut polling = AdaptivePolling::default();
+        let sleeps = [3000, 40_000].into_iter().cycle();
+        let polled: Vec<u64> = sleeps.take(100).map(|s| polls(&mut polling, s)).collect();
+        assert!(polled[90..].iter().any(|p| *p > 0), "{polled:?}");
     }
 
     #[test]

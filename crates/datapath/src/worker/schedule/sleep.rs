@@ -3,6 +3,9 @@
 //! **How long to poll** is decided by [`super::polling`]. An unpinned worker yields between polls, because
 //! there may be fewer processors than threads.
 //!
+//! **Where the senders share the processor**, the worker pauses between the packets of a stream
+//! ([`super::moderation`]).
+//!
 //! **`pmd-sleep-max`** ([`crate::MaxSleep`]) replaces the polling by pauses of that length, during which
 //! queues are not armed. After two pauses without packets it goes to sleep. With 0 it polls for ever. After a
 //! round with many packets more may come at any moment, and rings overflow in a long pause. So the first
@@ -22,6 +25,7 @@
 //! arming.
 
 use super::super::Worker;
+use super::moderation::{Moderation, PAUSE};
 use super::polling::AdaptivePolling;
 use super::round::Events;
 use heddle_sys::Tsc;
@@ -45,6 +49,7 @@ const SOON_US: u64 = 50;
 #[derive(Debug, Default)]
 pub(crate) struct Idle {
     polling: AdaptivePolling,
+    moderation: Moderation,
     /// The last call of [`Worker::idle`] slept.
     pub(crate) slept: bool,
     /// Descriptors were readable and [`Worker::settle`] has not reset them yet.
@@ -74,10 +79,15 @@ impl Idle {
     /// The last round, which took place within these cycle counts, found `packets` packets.
     pub(crate) fn busy(&mut self, packets: usize, round: Range<u64>, max: u64) {
         self.polling.found(round.start, round.end, packets, max);
+        self.moderation.found(packets, round.end);
         self.pauses = 0;
         if packets >= BUSY_ROUND_PACKETS {
             self.shorter = SHORTER;
         }
+    }
+    /// Length of the next pause of [`Moderation`] at `now`; `None`: it is time to sleep.
+    fn next_moderation(&mut self, now: u64) -> Option<Duration> {
+        (self.polling.is_yielding(now) && self.moderation.pauses(now)).then_some(PAUSE)
     }
     /// Length of the next pause, if the maximum is `us` microseconds; `None`: it is time to sleep.
     fn next_pause(&mut self, us: u64) -> Option<Duration> {
@@ -124,17 +134,17 @@ impl Worker {
             return;
         }
         self.publish_rx_drops();
-        match self
-            .schedule
-            .idle
-            .pause_us
-            .and_then(|us| self.schedule.idle.next_pause(us))
-        {
+        let idle = &mut self.schedule.idle;
+        let pause = match idle.pause_us {
+            Some(us) => idle.next_pause(us),
+            None => idle.next_moderation(now),
+        };
+        match pause {
             Some(pause) => {
                 self.schedule.idle.slept = true;
                 self.counters.sleeps.add(1);
                 // Packets do not wake the worker from a pause.
-                #[expect(clippy::disallowed_methods, reason = "the user has asked for it")]
+                #[expect(clippy::disallowed_methods, reason = "packets gather meanwhile")]
                 std::thread::sleep(pause.min(Duration::from_micros(to_us(due))));
             }
             None => self.sleep(due),
@@ -186,6 +196,8 @@ impl Worker {
             rung = bell;
             let now = Tsc::now();
             if woken {
+                let max = self.shared.spin_cycles.load(Relaxed);
+                self.schedule.idle.polling.woken(asleep, now, max);
                 self.schedule.kernel_query.found();
                 self.skip_empty(now);
             }
