@@ -165,11 +165,11 @@ impl Exec<'_> {
             })
             .collect();
         if failed == 0 && !moved {
-            let mut from = ids.start;
+            let mut ids = ids;
             for run in choices.chunk_by(|a, b| a.has_port_of(*b)) {
-                let until = ids.end.min(from + run.len() as LiveId);
-                self.send(run[0].port(), from..until, longest);
-                from = until;
+                let from = ids.start;
+                _ = ids.nth(run.len() - 1);
+                self.send(run[0].port(), from..ids.start, longest);
             }
             return;
         }
