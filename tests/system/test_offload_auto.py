@@ -128,6 +128,13 @@ def scenario_devices_of_others(lab):
     def left():
         return [line for line in sw.appctl("heddle/offload").splitlines() if "port va stays with workers" in line]
 
+    def changes_sides(change):
+        """Packets may be lost until the port is open again, about a second after the reason is shown."""
+        opened = lambda: sw.log().count("assigned port 'va' rx queue 0")
+        before = opened()
+        change()
+        wait_for("va to be opened again", lambda: opened() > before, SOON)
+
     def stays(words):
         wait_for(f"va to stay with workers: {words}", lambda: words in "".join(left()), SOON)
         wait_for("pings", lambda: lab.net.ping(a, "10.1.0.2", lossless=False))
@@ -141,24 +148,25 @@ def scenario_devices_of_others(lab):
         wait_for("va to be offloaded again", lambda: not left(), SOON)
         wait_for("pings", lambda: lab.net.ping(a, "10.1.0.2", lossless=False))
         settled(lab, sw, a)
-    lab.net.run(sw.netns, *tc)
+    changes_sides(lambda: lab.net.run(sw.netns, *tc))
     stays("a filter of another program (tc filter show dev va ingress: pref 7 bpf)")
     # A switch that is restarted finds it before it takes the device.
     sw.stop_daemon()
-    sw.start_daemon()
+    changes_sides(sw.start_daemon)
     stays("pref 7 bpf")
-    lab.net.run(sw.netns, "tc", "filter", "del", "dev", "va", "ingress", "prio", "7")
+    changes_sides(lambda: lab.net.run(sw.netns, "tc", "filter", "del", "dev", "va", "ingress", "prio", "7"))
     goes()
     for place, words in (("xdp", "its device has an XDP program"), ("tcx ingress", "its device has a tcx program of another program")):
+        links = []
         try:
-            link = bpf.attach(lab, sw.netns, "va", place)
+            changes_sides(lambda place=place: links.append(bpf.attach(lab, sw.netns, "va", place)))
         except OSError as exc:
             lab.trace.note(f"{place}: {exc}")
             continue
         try:
             stays(words)
         finally:
-            os.close(link)
+            changes_sides(lambda: os.close(links.pop()))
         goes()
     assert "|WARN|" not in "".join(line for line in sw.log().splitlines(True) if "netdev_offload" in line), sw.log()
 
