@@ -35,6 +35,13 @@ fn options(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// A value of `Interface.status`.
+fn status_of(port: &AfxdpPort, key: &str) -> String {
+    let all = port.status().extra.into_iter();
+    let found: Vec<_> = all.filter(|(k, _)| k == key).map(|(_, v)| v).collect();
+    found.join(" and ")
+}
+
 /// Receives `n` packets, or fewer within a second.
 fn receive(queue: &mut Box<dyn RxQueue>, n: usize) -> Vec<Vec<u8>> {
     let (mut pool, mut all) = (Pool::new(64), Vec::new());
@@ -63,10 +70,10 @@ fn frame(n: usize, len: usize) -> Vec<u8> {
 #[test]
 fn packets_cross_a_pair() {
     let possible = with_pair(|| {
-        let one = AfxdpPort::open("a0", &options(&[])).unwrap();
-        let other = AfxdpPort::open("a1", &options(&[("xdp-mode", "generic")])).unwrap();
-        assert_eq!(one.status().extra.last().unwrap().1, "native");
-        assert_eq!(other.status().extra.last().unwrap().1, "generic");
+        let one = AfxdpPort::open("a0", &options(&[]), None).unwrap();
+        let other = AfxdpPort::open("a1", &options(&[("xdp-mode", "generic")]), None).unwrap();
+        assert_eq!(status_of(&one, "xdp-mode"), "native");
+        assert_eq!(status_of(&other, "xdp-mode"), "generic");
         let mut pool = Pool::new(64);
         for (from, to) in [(&one, &other), (&other, &one)] {
             let mut rx = to.open_rx(1).unwrap();
@@ -102,7 +109,7 @@ fn packets_cross_a_pair() {
 #[test]
 fn faults_are_one_sentence() {
     with_pair(|| {
-        let why = |name: &str, pairs: &[(&str, &str)]| match AfxdpPort::open(name, &options(pairs)) {
+        let why = |name: &str, pairs: &[(&str, &str)]| match AfxdpPort::open(name, &options(pairs), None) {
             Ok(_) => String::new(),
             Err(e) => e.to_string(),
         };
@@ -111,7 +118,7 @@ fn faults_are_one_sentence() {
             "could not open network device nope (No such device)"
         );
         assert!(why("lo", &[]).contains("a loopback device cannot be a port"));
-        let port = AfxdpPort::open("a0", &options(&[])).unwrap();
+        let port = AfxdpPort::open("a0", &options(&[]), None).unwrap();
         assert!(
             port.open_rx(4)
                 .is_err_and(|e| e.to_string().contains("it has 1 receive queues, and n_rxq=4"))
@@ -122,7 +129,7 @@ fn faults_are_one_sentence() {
         port.set_options(&options(&[("n_rxq", "1")])).unwrap();
         assert_eq!(port.status().error, None);
         drop(port);
-        let dpdk = |pairs: &[(&str, &str)]| AfxdpPort::open_dpdk("phys0", &options(pairs));
+        let dpdk = |pairs: &[(&str, &str)]| AfxdpPort::open_dpdk("phys0", &options(pairs), None);
         assert!(dpdk(&[]).is_err_and(|e| e.to_string() == "phys0: options:dpdk-devargs is missing"));
         let port = dpdk(&[("dpdk-devargs", "net_af_xdp0,iface=a0")]).unwrap();
         assert_eq!((port.name(), port.kind()), ("phys0", "dpdk"));
@@ -141,7 +148,7 @@ fn faults_are_one_sentence() {
             zero_copy.contains("native-with-zerocopy: queue 0: "),
             "{zero_copy}"
         );
-        let first = AfxdpPort::open("a0", &options(&[])).unwrap();
+        let first = AfxdpPort::open("a0", &options(&[]), None).unwrap();
         let busy = why("a0", &[]);
         assert!(
             busy.contains("another program has an XDP program at the device"),
@@ -155,20 +162,20 @@ fn faults_are_one_sentence() {
 #[test]
 fn other_options_and_devices_open_the_queues_again() {
     with_pair(|| {
-        let port = AfxdpPort::open("a0", &options(&[])).unwrap();
+        let port = AfxdpPort::open("a0", &options(&[]), None).unwrap();
         drop(port.open_rx(1).unwrap());
         assert!(!port.stale());
         port.set_options(&options(&[("xdp-mode", "generic")])).unwrap();
         assert!(port.stale());
         let queues = port.open_rx(1).unwrap();
         assert!(!port.stale());
-        assert_eq!(port.status().extra.last().unwrap().1, "generic");
+        assert_eq!(status_of(&port, "xdp-mode"), "generic");
         drop(queues);
         let again = "ip link del a0 && ip link add a0 type veth peer name a1 && ip link set a0 up && ip link set a1 up";
         Command::new("sh").args(["-c", again]).status().unwrap();
         assert!(port.status().ifindex != 0 && port.stale());
         let mut rx = port.open_rx(1).unwrap();
-        let peer = AfxdpPort::open("a1", &options(&[])).unwrap();
+        let peer = AfxdpPort::open("a1", &options(&[]), None).unwrap();
         let counts = peer
             .open_tx(0, 1)
             .unwrap()
