@@ -3,9 +3,10 @@
 import contextlib
 import ctypes
 import mmap
-import os
 import socket
 import struct
+
+from .shell import wait_for
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AF_XDP, _SOL_XDP = 44, 283
@@ -26,8 +27,8 @@ def bound(lab, ns, dev, queue=0):
         for ring in (_FILL_RING, _COMPLETION_RING, _RX_RING):
             sock.setsockopt(_SOL_XDP, ring, _FRAMES)
         name = struct.pack("=HHIII", _AF_XDP, _COPY, socket.if_nametoindex(dev), queue, 0)
-        if _LIBC.bind(sock.fileno(), name, len(name)) != 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        # The kernel releases a queue some time after its socket was closed.
+        wait_for("a free queue", lambda: _LIBC.bind(sock.fileno(), name, len(name)) == 0, 20)
         return sock
     with lab.net.socket(ns, make):
         yield

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use zerocopy::{Immutable, IntoBytes};
 
 /// Maximum number of items of a device.
-pub const MAX_ITEMS: usize = 64;
+pub(crate) const MAX_ITEMS: usize = 64;
 
 /// One item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

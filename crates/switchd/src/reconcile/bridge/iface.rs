@@ -35,7 +35,7 @@ pub(in crate::reconcile) struct Iface {
     pub(in crate::reconcile) no: OfPort,
     pub(in crate::reconcile) body: Body,
     /// Its device is no other port's.
-    pub(super) claim: Option<Claim>,
+    pub(super) _claim: Option<Claim>,
     /// The status as last read.
     pub(in crate::reconcile) status: PortStatus,
     pub(super) options: Smap,

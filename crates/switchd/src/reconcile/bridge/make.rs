@@ -111,7 +111,7 @@ pub(super) fn make(
         shown: kind.shown,
         no: OfPort::NONE,
         body,
-        claim,
+        _claim: claim,
         status,
         options: row.options.clone(),
         mtu_request: row.mtu_request,
