@@ -58,7 +58,7 @@ class PodLab:
                            variant=variant, iommu=iommu, machine=machine, kernel=kernel, nodes=nodes)
         self.modules = f"{CACHE}/kernel{variant}"
         lab.cleanups.append(self.close)
-        self.guest.start(timeout=120)
+        self.guest.start(timeout=300 if variant else 120)
         self.run("ip link set lo up; mkdir -p " + RUN)
         for module in (*modules, *([nic] if nic else [])):
             self.load(module)

@@ -306,14 +306,29 @@ mod tests {
             ),
             ("check = 'a'\n[[bridge]]\nname = 'b'\nnic = 'b'", "its own nic"),
             ("[datapath]\ncores = 'x'", "processors"),
-            ("[[nic]]\nname = 'e'\nqueues = 0", "queues of nic e: 0 is not possible"),
-            ("[[nic]]\nname = 'e'\ntx_ring = 0", "tx_ring of nic e: 0 is not possible"),
+            (
+                "[[nic]]\nname = 'e'\nqueues = 0",
+                "queues of nic e: 0 is not possible",
+            ),
+            (
+                "[[nic]]\nname = 'e'\ntx_ring = 0",
+                "tx_ring of nic e: 0 is not possible",
+            ),
             ("[[nic]]\nname = 'e'\nqueues = -1", "invalid value"),
             ("[[nic]]\nname = 'e'\n[[nic]]\nname = 'e'", "two [[nic]] for e"),
             ("[[nic]]\nname = 'e'\nxdp_mode = 'skb'", "expected best-effort"),
-            ("[[nic]]\nname = 'e'\nport_type = 'dpdk'", "names its device by an option"),
-            ("[[nic]]\nname = 'e'\nport_type = 'afxdp'\nqueues = 2", "options:n_rxq"),
-            ("[[nic]]\nname = 'e'\nport_type = 'system'\nxdp_mode = 'native'", "it is for port_type afxdp"),
+            (
+                "[[nic]]\nname = 'e'\nport_type = 'dpdk'",
+                "names its device by an option",
+            ),
+            (
+                "[[nic]]\nname = 'e'\nport_type = 'afxdp'\nqueues = 2",
+                "options:n_rxq",
+            ),
+            (
+                "[[nic]]\nname = 'e'\nport_type = 'system'\nxdp_mode = 'native'",
+                "it is for port_type afxdp",
+            ),
             ("[[nic]]\nname = 'e'\nirq_cores = ''", "not a list of processors"),
             (
                 "[[pci]]\naddress = '0000:0a:00.0'\ndriver = 'x'\n[[pci]]\naddress = '0000:0A:00.0'\ndriver = 'y'",

@@ -32,7 +32,10 @@ struct Card {
 
 impl Card {
     fn of(nic: &str) -> Self {
-        Self::at(&Path::new("/sys/class/net").join(nic).join("device"), "/proc/irq".into())
+        Self::at(
+            &Path::new("/sys/class/net").join(nic).join("device"),
+            "/proc/irq".into(),
+        )
     }
 
     fn at(device: &Path, interrupts: PathBuf) -> Self {
@@ -60,7 +63,9 @@ impl Card {
             let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
             masks.push(plain(&text));
         }
-        let Some(first) = masks.first() else { return Ok(None) };
+        let Some(first) = masks.first() else {
+            return Ok(None);
+        };
         if masks.iter().all(|mask| mask == first) {
             return Ok(Some(first.clone()));
         }
@@ -70,7 +75,10 @@ impl Card {
     }
 
     fn write(&self, masks: &str) -> Result<()> {
-        ensure!(!self.numbers.is_empty(), "the device has no interrupts of its own");
+        ensure!(
+            !self.numbers.is_empty(),
+            "the device has no interrupts of its own"
+        );
         for number in &self.numbers {
             let mask = match masks.contains('=') {
                 false => Some(masks),

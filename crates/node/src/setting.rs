@@ -103,7 +103,9 @@ impl Target {
 
     fn device(&self) -> Option<&String> {
         match self {
-            Self::Queues(name) | Self::Interrupts(name) | Self::RxRing(name) | Self::TxRing(name) => Some(name),
+            Self::Queues(name) | Self::Interrupts(name) | Self::RxRing(name) | Self::TxRing(name) => {
+                Some(name)
+            }
             _ => None,
         }
     }
@@ -211,7 +213,11 @@ pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
 
 /// Sizes of tables: the kernel rounds them up. 0 turns a table off.
 fn power_of_two(n: u32) -> String {
-    let size = if n == 0 { Some(0) } else { n.checked_next_power_of_two() };
+    let size = if n == 0 {
+        Some(0)
+    } else {
+        n.checked_next_power_of_two()
+    };
     size.unwrap_or(1 << 31).to_string()
 }
 

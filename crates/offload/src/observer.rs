@@ -289,7 +289,9 @@ impl Inner {
             Ok(rule) => self.backend.install(at, rule).map_err(|why| {
                 let bypasses = |no| self.bypassing.contains(&no);
                 match why {
-                    Why::InPort | Why::OutPort if bypasses(rule.in_port) || rule.outputs().any(bypasses) => Why::Afxdp,
+                    Why::InPort | Why::OutPort if bypasses(rule.in_port) || rule.outputs().any(bypasses) => {
+                        Why::Afxdp
+                    }
                     why => why,
                 }
             }),

@@ -64,7 +64,9 @@ impl fmt::Display for Why {
             Why::LeftPort => {
                 "its input port is left to workers (the first lines of heddle offload have the reason)"
             }
-            Why::Afxdp => "its input or output is an AF_XDP port: packets come and go past the kernel's program",
+            Why::Afxdp => {
+                "its input or output is an AF_XDP port: packets come and go past the kernel's program"
+            }
             Why::OutPort => "an output port is not offloaded",
             Why::InternalPort => "its input or output is an internal port, which tc does not serve",
             Why::NotInCard => "the network card did not take it",

@@ -73,9 +73,7 @@ impl PassItem {
     /// # Errors
     /// One sentence names the first item that makes no sense, or the maximum.
     pub fn list(text: &str) -> Result<Vec<Self>, String> {
-        let words = text
-            .split([',', ' ', '\t', '\n'])
-            .filter(|word| !word.is_empty());
+        let words = text.split([',', ' ', '\t', '\n']).filter(|word| !word.is_empty());
         let mut items = words.map(Self::from_str).collect::<Result<Vec<_>, _>>()?;
         items.sort_unstable();
         items.dedup();
@@ -160,7 +158,11 @@ mod tests {
             assert!(why.starts_with(&format!("'{bad}': expected ip=ADDRESS")), "{why}");
         }
         let many: Vec<_> = (0..65).map(|n| format!("tcp={n}")).collect();
-        assert!(PassItem::list(&many.join(",")).unwrap_err().contains("at most 64"));
+        assert!(
+            PassItem::list(&many.join(","))
+                .unwrap_err()
+                .contains("at most 64")
+        );
     }
 
     #[test]

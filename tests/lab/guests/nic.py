@@ -103,7 +103,7 @@ def changes(card):
     card.ping()
 
 
-@limit(600)
+@limit(1200)
 def scenario_igb_zero_copy(lab):
     """Linux 7.3: the driver reads and writes the switch's memory."""
     card = Card(lab, "igb", "igb", variant="-next")
@@ -111,7 +111,7 @@ def scenario_igb_zero_copy(lab):
     changes(card)
 
 
-@limit(600)
+@limit(1200)
 def scenario_virtio_net_zero_copy(lab):
     """Linux 7.3; the driver has zero copy where the device's DMA goes by the platform, and guest offloads are off."""
     off = {f"guest_{name}": "off" for name in ("csum", "tso4", "tso6", "ecn", "ufo", "uso4", "uso6")}

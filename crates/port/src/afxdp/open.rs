@@ -113,7 +113,11 @@ impl AfxdpPort {
             }
         }
         let text = self.refused(&reasons.join("; "));
-        Err(if is_busy { PortError::Busy(text) } else { PortError::Config(text) })
+        Err(if is_busy {
+            PortError::Busy(text)
+        } else {
+            PortError::Config(text)
+        })
     }
 
     /// Finds out whether the queues have to be opened (again): another device has the name, no queue could be

@@ -141,7 +141,11 @@ fn a_flow_or_a_worker_chooses_the_transmit_queue() {
         // Two queues for three workers: the third one shares the first one's.
         for (worker, queue) in [(0, 0), (1, 1), (2, 0)] {
             let (first, second) = arrived(false, worker);
-            let (all, none) = if queue == 0 { (first, second) } else { (second, first) };
+            let (all, none) = if queue == 0 {
+                (first, second)
+            } else {
+                (second, first)
+            };
             assert_eq!((all, none.len()), (flows.clone(), 0), "worker {worker}");
         }
         let (first, second) = arrived(true, 0);
@@ -163,7 +167,11 @@ fn the_host_gets_its_packets() {
             assert_eq!(tx.tx(&mut Pool::new(8), &[&packets[0], &packets[1]]).sent, 2);
             let got = receive(&mut rx[0], 2);
             let all = port.statistics();
-            let n = all.iter().find(|(name, _)| name == "xdp_passed_packets").unwrap().1;
+            let n = all
+                .iter()
+                .find(|(name, _)| name == "xdp_passed_packets")
+                .unwrap()
+                .1;
             (got.len(), n)
         };
         assert_eq!(status_of(&port, "heddle-xdp-pass"), "ether=0x88b5,udp=13398");

@@ -3,8 +3,8 @@
 use super::state::{QueueId, Shared};
 use super::tso;
 use crate::drops::Drops;
-use crate::segment;
 use crate::flow_hash;
+use crate::segment;
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
 use heddle_packet::{Burst, Offload, Packet, Pool};
 use heddle_wire::eth::is_vlan;

@@ -4,8 +4,8 @@
 //! A burst goes out with one taking of the ring and at most one notification. Packets whose metadata the
 //! guest has not negotiated are finished in software, one by one, in their place among the others.
 
-use super::txset::{Choice, ToGuest, TxCell, TxSet};
 use super::Shared;
+use super::txset::{Choice, ToGuest, TxCell, TxSet};
 use crate::flow_hash;
 use crate::gro::GsoKinds;
 use crate::rates::Share;
