@@ -63,8 +63,8 @@ class Nic:
 class Guest:
     """One QEMU process.  qemu: qemu10 or qemu7; memory in MiB; incoming: where a migration will come from.
 
-    variant: "-next" for the kernel of setup-guest's part kernel-next; machine: further words of QEMU's command line; nodes: NUMA
-    nodes, with equal shares of processors and memory.
+    variant: "-next" for the kernel of setup-guest's part kernel-next. machine: further words of QEMU's command line.
+    nodes: NUMA nodes, with equal shares of processors and memory.
     """
 
     def __init__(self, trace, name, nics, qemu="qemu10", cpus=1, memory=256, incoming=None, iommu=False, kernel="",
@@ -106,7 +106,7 @@ class Guest:
             words += ["-device", "intel-iommu,intremap=on,caching-mode=on,device-iotlb=on"]
         if self.host:
             words += ["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
-                      "-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]
+                      "-device", "virtio-9p-pci,fsdev=host,mount_tag=host,bus=pcie.0"]
         for index, nic in enumerate(self.nics):
             words += nic.arguments(index, self.qemu)
         if self.incoming:

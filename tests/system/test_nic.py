@@ -293,7 +293,7 @@ def scenario_other_programs(lab):
     wait_for("no error", lambda: error(sw) == "[]")
     until_reply(lab, pod)
     assert program_of(lab, sw) not in (None, old)
-    # It only removes it.
+    # Removed, without another one.
     bpf.detach(program_of(lab, sw))
     wait_for("the program", lambda: has_program(lab, sw))
     until_reply(lab, pod)

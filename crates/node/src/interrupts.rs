@@ -1,7 +1,7 @@
 //! The processors that take a network card's interrupts.
 //!
-//! As a text that is one mask, if all interrupts have the same one, otherwise `NUMBER=MASK` for each
-//! interrupt. Numbers are not the same after the next boot: only interrupts that the card has are set.
+//! Their text is one mask, if all interrupts have the same one, otherwise `NUMBER=MASK` for each interrupt.
+//! Numbers are not the same after the next boot: only interrupts that the card has are set.
 
 use crate::setting::{entries, plain};
 use anyhow::{Context, Result, ensure};

@@ -102,8 +102,8 @@ pub trait Host {
     fn receivers(&self) -> Option<Arc<Receivers>> {
         None
     }
-    /// The packets of the port's device that the host's stack gets ([`Port::set_xdp_pass`]), from the first one
-    /// on.
+    /// The packets of the port's device that the host's stack gets from the first one on
+    /// ([`Port::set_xdp_pass`]).
     fn xdp_pass(&self) -> Option<&str> {
         None
     }
@@ -285,8 +285,8 @@ impl PortType {
     ///
     /// # Errors
     /// [`PortError::Sys`] when the device cannot be opened, [`PortError::Config`] for options that make no
-    /// sense, [`PortError::Busy`] when another program uses it, [`PortError::Unsupported`] for a type without
-    /// devices.
+    /// sense, [`PortError::Unsupported`] for a type without devices. [`PortError::Busy`] when another program uses
+    /// the device.
     pub fn open(
         &'static self,
         name: &str,

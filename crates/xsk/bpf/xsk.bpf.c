@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Leads the packets of a device's queues to the AF_XDP sockets that are bound to these queues. The host's stack
-// gets the packets that the user leaves to it (hd_pass), and packets of a queue without a socket.
+// Leads the packets of a device's queues to the AF_XDP sockets that are bound to these queues. The host's
+// stack gets the packets that the user leaves to it (hd_pass), and packets of a queue without a socket.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -170,7 +170,7 @@ def scenario_numa_nodes(lab):
     # The workers' own threads are pinned there.
     tasks = lab.run("for t in /proc/$(cat /run/ovs/vswitchd.pid)/task/*; do echo $(cat $t/comm) $(grep Cpus_allowed_list $t/status); done")
     assert all(re.search(rf"Cpus_allowed_list: {core}$", tasks, re.M) for _, core in threads.values()), tasks
-    # A user who wants another node is told.
+    # A user's wish for another node is shown.
     lab.vsctl("set interface card1 other_config:pmd-rxq-affinity=0:0")
     lab.wait("the crossing", lambda: re.search(r"numa_id 0 core_id 0:\n(?:  .*\n)*?  port: card1.*the port is on numa_id 1",
                                                lab.appctl("dpif-netdev/pmd-rxq-show")))

@@ -90,7 +90,7 @@ impl AfxdpPort {
             ifindex: self.netdev.ifindex()?,
             options,
             n,
-            // The kernel builds packets for this driver in another way, and leaves checksums out (Linux 6.12).
+            // The kernel builds packets for this driver in another way, without checksums (Linux 6.12).
             checksums: !driver.is_ok_and(|d| d.name == "virtio_net"),
             pass,
         };
@@ -120,8 +120,8 @@ impl AfxdpPort {
         })
     }
 
-    /// Finds out whether the queues have to be opened (again): another device has the name, no queue could be
-    /// opened before, or another program has detached the XDP program.
+    /// Finds out whether the queues have to be opened (again). That is so if another device has the name, if
+    /// no queue could be opened before, or if another program has detached the XDP program.
     pub(super) fn look_for_changes(&self, state: &mut PortState, ifindex: u32) {
         if ifindex == 0 || state.stale {
             return;

@@ -1,4 +1,4 @@
-//! The host's devices that are ports. Two ports on one device would take each other's packets: a `dpdk` port
+//! The host's devices that are ports. Two ports on one device would take each other's packets. A `dpdk` port
 //! names its device by an option, so the names of ports do not show that.
 
 use std::collections::BTreeMap;

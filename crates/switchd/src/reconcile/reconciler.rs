@@ -153,8 +153,8 @@ impl Reconciler {
         self.bridges.values().any(|b| !b.failures.is_empty())
     }
 
-    /// Whether an interface could not be made for a reason whose end no event reports: descriptors were missing,
-    /// or another program used its device. True at most once in [`RETRY_MS`].
+    /// Whether an interface could not be made for a reason whose end no event reports. Descriptors were
+    /// missing, or another program used its device. True at most once in [`RETRY_MS`].
     fn has_to_retry(&mut self) -> bool {
         let mut failures = self.bridges.values().flat_map(|b| b.failures.values());
         let now_ms = heddle_sys::monotonic_ms();

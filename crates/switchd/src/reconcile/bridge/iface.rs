@@ -34,7 +34,7 @@ pub(in crate::reconcile) struct Iface {
     pub(super) shown: &'static str,
     pub(in crate::reconcile) no: OfPort,
     pub(in crate::reconcile) body: Body,
-    /// Its device is no other port's.
+    /// No other port has the device.
     pub(super) _claim: Option<Claim>,
     /// The status as last read.
     pub(in crate::reconcile) status: PortStatus,
