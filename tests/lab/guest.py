@@ -63,8 +63,8 @@ class Nic:
 class Guest:
     """One QEMU process.  qemu: qemu10 or qemu7; memory in MiB; incoming: where a migration will come from.
 
-    variant: "-next" for the kernel of setup-guest's part kernel-next. machine: further words of QEMU's command line.
-    nodes: NUMA nodes, with equal shares of processors and memory.
+    variant: "-next" for the kernel of setup-guest's part kernel-next. `machine` are further words of QEMU's command line.
+    `nodes` is the number of NUMA nodes, which have equal shares of processors and memory.
     """
 
     def __init__(self, trace, name, nics, qemu="qemu10", cpus=1, memory=256, incoming=None, iommu=False, kernel="",

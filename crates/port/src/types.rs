@@ -285,8 +285,8 @@ impl PortType {
     ///
     /// # Errors
     /// [`PortError::Sys`] when the device cannot be opened, [`PortError::Config`] for options that make no
-    /// sense, [`PortError::Unsupported`] for a type without devices. [`PortError::Busy`] when another program uses
-    /// the device.
+    /// sense, [`PortError::Unsupported`] for a type without devices. [`PortError::Busy`] when another
+    /// program uses the device.
     pub fn open(
         &'static self,
         name: &str,

@@ -198,8 +198,8 @@ impl Mapping {
             .get_mut((node / BITS) as usize)
             .ok_or(io::ErrorKind::InvalidInput)?;
         *word = 1 << (node % BITS);
-        // SAFETY: a policy for pages of a range that is mapped. The kernel reads one bit less of the mask than
-        // is reported.
+        // SAFETY: a policy for pages of a range that is mapped. The kernel reads one bit less of the mask
+        // than is reported.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_mbind,
