@@ -9,6 +9,7 @@ import struct
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}.get(platform.machine())
 _PROG_LOAD, _LINK_CREATE = 5, 28
+_INFO_BY_FD, _LINK_BY_ID, _NEXT_LINK, _LINK_DETACH = 15, 30, 31, 34
 # Hooks: the type of program, its attach type, its return code for "go on" (linux/bpf.h).
 HOOKS = {"xdp": (6, 37, 2), "tcx ingress": (3, 46, 0xffffffff), "tcx egress": (3, 47, 0xffffffff)}
 
@@ -37,3 +38,22 @@ def attach(lab, ns, dev, place):
             os.close(program)
     return lab.net.socket(ns, make)
 
+
+def detach(program):
+    """Detaches a program by its number (`ip link show`), from outside of the process that has attached it."""
+    number, done = 0, 0
+    while True:
+        attr = ctypes.create_string_buffer(struct.pack("=II", number, 0), 128)
+        if _LIBC.syscall(_SYS_BPF, _NEXT_LINK, attr, 128) < 0:
+            break
+        number, = struct.unpack_from("=I", attr.raw, 4)
+        link = _bpf(_LINK_BY_ID, struct.pack("=I", number))
+        try:
+            info = ctypes.create_string_buffer(256)
+            _bpf(_INFO_BY_FD, struct.pack("=IIQ", link, len(info), ctypes.addressof(info)))
+            if struct.unpack_from("=I", info.raw, 8)[0] == program:
+                _bpf(_LINK_DETACH, struct.pack("=I", link))
+                done += 1
+        finally:
+            os.close(link)
+    assert done == 1, f"{done} links of program {program}"

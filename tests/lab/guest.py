@@ -61,12 +61,17 @@ class Nic:
 
 
 class Guest:
-    """One QEMU process.  qemu: qemu10 or qemu7; memory in MiB; incoming: where a migration will come from."""
+    """One QEMU process.  qemu: qemu10 or qemu7; memory in MiB; incoming: where a migration will come from.
+
+    variant: "-next" for the kernel of setup-guest's part kernel-next. `machine` are further words of QEMU's command line.
+    `nodes` is the number of NUMA nodes, which have equal shares of processors and memory.
+    """
 
     def __init__(self, trace, name, nics, qemu="qemu10", cpus=1, memory=256, incoming=None, iommu=False, kernel="",
-                 directory=None, host=False):
+                 directory=None, host=False, variant="", machine=(), nodes=1):
         self.trace, self.name, self.nics, self.qemu = trace, name, nics, qemu
         self.cpus, self.memory, self.incoming, self.iommu, self.kernel = cpus, memory, incoming, iommu, kernel
+        self.variant, self.machine, self.nodes = variant, list(machine), nodes
         # host: commands run with this machine's programs (its root, read-only), and what they write goes to memory.
         self.host = host
         if host:
@@ -82,19 +87,26 @@ class Guest:
     # -- the process -----------------------------------------------------------
 
     def command(self):
-        machine = "q35,memory-backend=mem0" + (",kernel-irqchip=split" if self.iommu else "")
+        machine = "q35" + (",memory-backend=mem0" if self.nodes == 1 else "") + (",kernel-irqchip=split" if self.iommu else "")
+        memory = []
+        for node in range(self.nodes):
+            memory += ["-object", f"memory-backend-memfd,id=mem{node},size={self.memory // self.nodes}M,share=on"]
+            if self.nodes > 1:
+                share = self.cpus // self.nodes
+                memory += ["-numa", f"node,nodeid={node},cpus={node * share}-{(node + 1) * share - 1},memdev=mem{node}"]
         words = [os.path.join(CACHE, "bin", self.qemu), "-M", machine, "-accel", "tcg,thread=multi", "-cpu", "max",
                  "-smp", self.cpus, "-m", f"{self.memory}M", "-nodefaults", "-no-user-config", "-display", "none",
-                 "-no-reboot", "-object", f"memory-backend-memfd,id=mem0,size={self.memory}M,share=on",
-                 "-kernel", f"{CACHE}/vmlinux", "-initrd", f"{CACHE}/initramfs", "-append",
+                 "-no-reboot", *memory,
+                 "-kernel", f"{CACHE}/vmlinux{self.variant}", "-initrd", f"{CACHE}/initramfs{self.variant}", "-append",
                  f"console=ttyS0 quiet panic=-1 mitigations=off no_timer_check net.ifnames=0 {self.kernel}".strip(),
                  "-serial", f"file:{self.dir}/console.log", "-serial",
                  f"unix:{self.dir}/agent,server=on,wait=off", "-qmp", f"unix:{self.dir}/qmp,server=on,wait=off"]
+        words += self.machine
         if self.iommu:
             words += ["-device", "intel-iommu,intremap=on,caching-mode=on,device-iotlb=on"]
         if self.host:
             words += ["-fsdev", "local,id=host,path=/,security_model=none,readonly=on,multidevs=remap",
-                      "-device", "virtio-9p-pci,fsdev=host,mount_tag=host"]
+                      "-device", "virtio-9p-pci,fsdev=host,mount_tag=host,bus=pcie.0"]
         for index, nic in enumerate(self.nics):
             words += nic.arguments(index, self.qemu)
         if self.incoming:

@@ -39,19 +39,26 @@ class Wired:
 
 
 class PodLab:
-    """One scenario's machine: modules, ovsdb-server, heddled, and pods."""
+    """One scenario's machine: modules, ovsdb-server, heddled, and pods.
+
+    variant: "-next" for the kernel of trixie-backports; iommu: an emulated IOMMU; machine, kernel: further words for QEMU and
+    for the kernel; nodes: NUMA nodes.
+    """
 
     MODULES = ("vduse", "virtio_vdpa", "vdpa", "veth", "tun")
 
-    def __init__(self, lab, modules=MODULES, start=True, settings=(), memory=1024, nic=None, cards=()):
-        reason = obtain(fetch=os.environ.get("LAB_FETCH") != "0")
+    def __init__(self, lab, modules=MODULES, start=True, settings=(), memory=1024, nic=None, cards=(), variant="",
+                 iommu=False, machine=(), kernel="", cpus=2, nodes=1):
+        reason = obtain(*(["kernel-next"] if variant else []), fetch=os.environ.get("LAB_FETCH") != "0")
         if reason:
             raise runner.Skip(reason)
         self.lab, self.trace = lab, lab.trace
         self.binary = os.path.realpath(daemon_path())
-        self.guest = Guest(lab.trace, "pods", [Unplugged(nic)] if nic else cards, cpus=2, memory=memory, host=True)
+        self.guest = Guest(lab.trace, "pods", [Unplugged(nic)] if nic else cards, cpus=cpus, memory=memory, host=True,
+                           variant=variant, iommu=iommu, machine=machine, kernel=kernel, nodes=nodes)
+        self.modules = f"{CACHE}/kernel{variant}"
         lab.cleanups.append(self.close)
-        self.guest.start(timeout=120)
+        self.guest.start(timeout=300 if variant else 120)
         self.run("ip link set lo up; mkdir -p " + RUN)
         for module in (*modules, *([nic] if nic else [])):
             self.load(module)
@@ -79,9 +86,9 @@ class PodLab:
 
     def load(self, module):
         """Loads a module of the guest's kernel."""
-        with open(f"{CACHE}/kernel/.release") as file:
+        with open(f"{self.modules}/.release") as file:
             release = file.read().strip()
-        self.run(f"modprobe -d {CACHE}/kernel -S {release} {module}")
+        self.run(f"modprobe -d {self.modules} -S {release} {module}")
 
     # -- the switch ------------------------------------------------------------
 

@@ -229,19 +229,32 @@ def node(lab):
 @limit(240)
 def scenario_a_leased_address_outlives_the_switch(lab):
     """The transactions of NetworkManager for OpenShift's `br-ex`. A client of DHCP renews its lease while the switch restarts and is killed."""
+    outlives(lab, "enp1s0", {"type": "system"})
+
+
+@limit(240)
+def scenario_a_leased_address_with_a_dpdk_uplink(lab):
+    """The same with a profile whose uplink has `ovs-dpdk` settings, as nmstate's `dpdk` section makes it."""
+    options = [["dpdk-devargs", "net_af_xdp0,iface=enp1s0"], ["n_rxq", "1"], ["n_rxq_desc", "1024"], ["n_txq_desc", "2048"]]
+    outlives(lab, "ovs-dpdk0", {"type": "dpdk", "options": ["map", options]})
+
+
+def outlives(lab, uplink, interface):
     sw, router = node(lab)
+    # A cable carries finished checksums.
+    lab.net.run(router, "ethtool", "-K", "lan0", "tx", "off")
     db = Database(f"{sw.dir}/db.sock")
     bridge = {"name": "br-ex", "mcast_snooping_enable": False, "rstp_enable": False, "stp_enable": False,
               "external_ids": managed("6b7b8c1e-0000-4000-8000-000000000001")}
-    add(db, bridge, {"name": "enp1s0", "external_ids": managed("6b7b8c1e-0000-4000-8000-000000000002")},
-        {"name": "enp1s0", "type": "system", "external_ids": managed("6b7b8c1e-0000-4000-8000-000000000003")})
+    add(db, bridge, {"name": uplink, "external_ids": managed("6b7b8c1e-0000-4000-8000-000000000002")},
+        {"name": uplink, **interface, "external_ids": managed("6b7b8c1e-0000-4000-8000-000000000003")})
     add(db, bridge, {"name": "br-ex", "external_ids": managed("6b7b8c1e-0000-4000-8000-000000000004")},
         {"name": "br-ex", "type": "internal", "mtu_request": 1400, "external_ids": managed("6b7b8c1e-0000-4000-8000-000000000005")})
     # A network manager waits for the device that the switch makes, and looks at its row.
     wait_for("br-ex", lambda: "br-ex" in lab.net.ip(sw.netns, "-br", "link"))
     sw.wait_column("interface", "br-ex", "mtu", 1400)
     sw.wait_column("interface", "br-ex", "mac_in_use", MAC)
-    assert sw.get("interface", "br-ex", "error") == "[]" and sw.get("interface", "enp1s0", "error") == "[]"
+    assert sw.get("interface", "br-ex", "error") == "[]" and sw.get("interface", uplink, "error") == "[]", sw.get("interface", uplink, "error")
     lab.net.ip(sw.netns, "link", "set", "br-ex", "up")
     server = DhcpServer(lab, router, "lan0")
     try:

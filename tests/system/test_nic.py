@@ -8,6 +8,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import bpf, xsk
 from lab.runner import limit, main
 from lab.shell import wait_for
 from test_connectivity import exchange, iperf
@@ -195,19 +196,33 @@ def scenario_ports_of_dpdk(lab):
     exchange(lab, pod, wire)
     sw.vsctl("set", "open_vswitch", ".", "other_config:dpdk-init=true")
     assert sw.get("open_vswitch", ".", "dpdk_initialized") == "true"
+    # An internal port in the switch's own namespace is a device, too.
+    sw.vsctl("add-port", "br0", "a-br", "--", "set", "interface", "a-br", "type=internal")
     for devargs, why in (
         (None, "options:dpdk-devargs is missing"),
         ("0000:ff:1f.7", "there is no PCI device 0000:ff:1f.7"),
         ("net_null0", "there are no drivers of DPDK here"),
         ("class=eth,mac=02:00:00:00:00:99", "no network card of the kernel has the address"),
         ("net_af_xdp1,iface=nope", "No such device"),
-        (f"net_af_xdp1,iface={CARD}", "another program has an XDP program at the device"),
+        (f"net_af_xdp1,iface={CARD}", f"could not open network device {CARD} (it is the device of port phys0)"),
+        ("net_af_packet1,iface=a-br", "(it is the device of port a-br)"),
     ):
         options = {"dpdk_devargs": devargs} if devargs else {}
         plug(sw, "dpdk", "phys1", **options)
         assert why in error(sw, "phys1"), (devargs, error(sw, "phys1"))
         sw.vsctl("del-port", "phys1")
+    # The other way round, and for a bridge of its own.
+    sw.vsctl("add-port", "br0", CARD)
+    assert f"could not open network device {CARD} (it is the device of port phys0)" in error(sw), error(sw)
     lab.net.ping(pod, "10.1.0.2")
+    # The device changes hands in one transaction.
+    sw.vsctl("del-port", "phys0")
+    assert error(sw) == "[]", error(sw)
+    until_reply(lab, pod)
+    sw.vsctl("del-port", CARD, "--", "add-port", "br0", "phys0", "--", "set", "interface", "phys0", "type=dpdk",
+             f"options:dpdk-devargs=net_af_xdp0,iface={CARD}")
+    assert error(sw, "phys0") == "[]", error(sw, "phys0")
+    until_reply(lab, pod)
 
 
 @limit(300)
@@ -238,6 +253,210 @@ def scenario_faults(lab):
     wait_for("an error", lambda: "No such device" in error(sw))
     lab.net.ping(pod, "10.1.0.1")
     assert again
+
+
+def program_of(lab, sw, dev=CARD):
+    """Number of the XDP program at a device."""
+    found = re.search(r"prog/xdp(?:generic)? id (\d+)", lab.net.ip(sw.netns, "-d", "link", "show", dev))
+    return int(found[1]) if found else None
+
+
+@limit(300)
+def scenario_other_programs(lab):
+    """Another program has the card: an error until it leaves; then the port comes without a change of the database. Other ports continue."""
+    sw, _, pod = one(lab)
+    cable(lab, sw, "10.1.0.3/24", name="far", dev="nic1")
+    link = bpf.attach(lab, sw.netns, "nic1", "xdp")
+    plug(sw, name="nic1")
+    assert "another program has an XDP program at the device" in error(sw, "nic1"), error(sw, "nic1")
+    assert "xdp" in lab.net.ip(sw.netns, "link", "show", "nic1")
+    lab.net.ping(pod, "10.1.0.2")
+    os.close(link)
+    wait_for("no error", lambda: error(sw, "nic1") == "[]")
+    until_reply(lab, pod, "10.1.0.3")
+    sw.vsctl("del-port", "nic1")
+    with xsk.bound(lab, sw.netns, "nic1"):
+        plug(sw, name="nic1")
+        assert "queue 0: Device or resource busy" in error(sw, "nic1"), error(sw, "nic1")
+        assert not has_program(lab, sw, "nic1")
+        lab.net.ping(pod, "10.1.0.2")
+    wait_for("no error", lambda: error(sw, "nic1") == "[]")
+    until_reply(lab, pod, "10.1.0.3")
+    # Another program removes the switch's own, and keeps the place for a while.
+    old = program_of(lab, sw)
+    bpf.detach(old)
+    link = bpf.attach(lab, sw.netns, CARD, "xdp")
+    wait_for("an error", lambda: "another program has an XDP program at the device" in error(sw))
+    assert "another program has detached its XDP program" in sw.log()
+    lab.net.ping(pod, "10.1.0.3")
+    os.close(link)
+    wait_for("no error", lambda: error(sw) == "[]")
+    until_reply(lab, pod)
+    assert program_of(lab, sw) not in (None, old)
+    # Removed, without another one.
+    bpf.detach(program_of(lab, sw))
+    wait_for("the program", lambda: has_program(lab, sw))
+    until_reply(lab, pod)
+
+
+@limit(120)
+def scenario_no_right(lab):
+    """A switch without CAP_BPF and CAP_SYS_ADMIN: one sentence, and a packet socket still serves the card."""
+    sw = lab.switch(start=False)
+    sw.before = ["setpriv", "--bounding-set", "-bpf,-sys_admin"]
+    sw.start()
+    lab.bridge(sw)
+    cable(lab, sw)
+    plug(sw)
+    assert "no right to load or attach an XDP program" in error(sw), error(sw)
+    pod = lab.internal_pod(sw, "a", "10.1.0.1/24")
+    sw.vsctl("set", "interface", CARD, "type=system")
+    assert error(sw) == "[]", error(sw)
+    until_reply(lab, pod)
+
+
+@limit(300)
+def scenario_host_shares_the_card(lab):
+    """Packets that `heddle-xdp-pass` names go to the host's stack, are counted, and no others; also after kill -9."""
+    sw, wire, pod = one(lab)
+    host = "10.1.0.9"
+    lab.net.address(sw.netns, CARD, f"{host}/24")
+    # The bridge's own device has no address: the host has the card's.
+    lab.net.no_ping(wire, host)
+
+    def share(items):
+        sw.vsctl("set", "interface", CARD, f'other_config:heddle-xdp-pass="{items}"')
+
+    def passed():
+        return int(re.search(r"xdp_passed_packets=(\d+)", sw.get("interface", CARD, "statistics"))[1])
+    share(f"ip={host}")
+    wait_for("the status", lambda: f'heddle-xdp-pass="ip={host}"' in sw.get("interface", CARD, "status"))
+    until_reply(lab, wire, host)
+    lab.net.ping(wire, host, size=1400)
+    lab.net.ping(sw.netns, "10.1.0.2")
+    lab.net.ping(pod, "10.1.0.2")
+    wait_for("the count", lambda: passed() >= 6, 30)
+    # Another mode keeps them; kill -9 ends them with the program, and the successor has them again.
+    sw.vsctl("set", "interface", CARD, "options:xdp-mode=generic")
+    wait_for("the mode", lambda: "xdp-mode=generic" in sw.get("interface", CARD, "status"))
+    lab.net.ping(wire, host)
+    os.kill(sw.pid, signal.SIGKILL)
+    wait_for("the program to go", lambda: not has_program(lab, sw))
+    sw.start_daemon()
+    lab.net.ping(wire, host)
+    until_reply(lab, pod)
+    lab.net.ping(pod, "10.1.0.2")
+    def known():
+        """Both know the other's MAC address, without ARP."""
+        for ns, dev, other, of, address in ((wire, WIRE, sw.netns, CARD, host), (sw.netns, CARD, wire, WIRE, "10.1.0.2")):
+            mac = re.search(r"link/ether (\S+)", lab.net.ip(other, "link", "show", of))[1]
+            lab.net.ip(ns, "neigh", "replace", address, "lladdr", mac, "dev", dev, "nud", "permanent")
+    share("tcp=5202,ether=0x88cc")
+    known()
+    lab.net.no_ping(wire, host)
+    known()
+    end = iperf(lab, sw.netns, wire, host, "-n", "5000000")
+    assert end["sum_received"]["bytes"] > 4_000_000
+    share("udp=68 tcp=x")
+    wait_for("an error", lambda: "'tcp=x': expected ip=ADDRESS, tcp=PORT" in error(sw))
+    # The list that is in force stays.
+    iperf(lab, sw.netns, wire, host, "-n", "1000000")
+    share("proto=1")
+    assert error(sw) == "[]", error(sw)
+    lab.net.ping(wire, host)
+    sw.vsctl("remove", "interface", CARD, "other_config", "heddle-xdp-pass")
+    wait_for("the status", lambda: "heddle-xdp-pass" not in sw.get("interface", CARD, "status"))
+    lab.net.no_ping(wire, host)
+    share("proto=1")
+    known()
+    lab.net.ping(wire, host)
+    sw.vsctl("del-port", CARD)
+    assert not has_program(lab, sw)
+    # Another type has no such program.
+    sw.vsctl("add-port", "br0", CARD, "--", "set", "interface", CARD, "other_config:heddle-xdp-pass=proto=1")
+    wait_for("a line", lambda: f"interface {CARD}: other_config:heddle-xdp-pass is not supported yet and changes nothing" in sw.log())
+
+
+@limit(300)
+def scenario_host_shares_the_card_by_ipv6(lab):
+    sw, wire, pod = one(lab)
+    ns = lab.net.namespace("six", ipv6=True)
+    lab.net.ip(wire, "link", "set", WIRE, "netns", ns, "up")
+    lab.net.ip(ns, "addr", "add", "fd01::2/64", "dev", WIRE, "nodad")
+    lab.net.run(sw.netns, "sh", "-c", f"echo 0 >/proc/sys/net/ipv6/conf/{CARD}/disable_ipv6")
+    lab.net.ip(sw.netns, "addr", "add", "fd01::9/64", "dev", CARD, "nodad")
+    lab.net.no_ping(ns, "fd01::9")
+    # Also solicitations for the address, which go to a group.
+    sw.vsctl("set", "interface", CARD, 'other_config:heddle-xdp-pass="ip=fd01::9"')
+    until_reply(lab, ns, "fd01::9")
+    lab.net.ping(ns, "fd01::9", size=1400)
+    assert pod
+
+
+@limit(300)
+def scenario_steering(lab):
+    """Fewer transmit queues than workers: they share. With `hash` the flow chooses the queue, whichever worker sends."""
+    sw, wire, pod = one(lab, cable_options={"queues": 2}, n_rxq=2)
+    sw.vsctl("set", "open_vswitch", ".", "other_config:pmd-cpu-mask=3")
+
+    def sent():
+        """Packets by transmit queue of the card."""
+        counts = lab.net.run(sw.netns, "ethtool", "-S", CARD)
+        return [int(n) for n in re.findall(r"tx_queue_\d+_xdp_xmit: (\d+)", counts)]
+    for steering in ("hash", "thread"):
+        sw.vsctl("set", "interface", CARD, f"other_config:tx-steering={steering}")
+        wait_for("the status", lambda s=steering: f"tx-steering={s}" in sw.get("interface", CARD, "status"))
+        until_reply(lab, pod)
+        end = iperf(lab, wire, pod, "10.1.0.2", "-P", "8", "-n", "40000000")
+        assert end["sum_received"]["bytes"] > 10_000_000
+        lab.trace.note(f"{steering}: {sent()}")
+    # One queue for two workers: the second card, to which both workers send.
+    other = cable(lab, sw, "10.1.0.3/24", name="far", dev="nic1")
+    plug(sw, name="nic1")
+    for steering in ("hash", "thread"):
+        sw.vsctl("set", "interface", "nic1", f"other_config:tx-steering={steering}")
+        until_reply(lab, other)
+        iperf(lab, other, wire, "10.1.0.3", "-P", "8", "-n", "20000000")
+
+
+@limit(300)
+def scenario_start_script_of_kube_ovn(lab):
+    """The lines of Kube-OVN's start script for Open vSwitch with DPDK, without BOND_TYPE: a tunnel over one card."""
+    sw = lab.switch(start=False)
+    sw.start_ovsdb()
+    for line in ("dpdk-socket-mem=1024", "dpdk-init=true", "dpdk-hugepage-dir=/dev/hugepages", "n-revalidator-threads=4", "n-handler-threads=10"):
+        sw.vsctl("--no-wait", "set", "Open_vSwitch", ".", f"other_config:{line}")
+    sw.start_daemon()
+    assert sw.get("open_vswitch", ".", "dpdk_initialized") == "true"
+    peer = cable(lab, sw, "172.31.0.2/24")
+    bridge = "br-phy"
+    sw.vsctl("--may-exist", "add-br", bridge, "--", "set", "Bridge", bridge, "datapath_type=netdev", "--", "br-set-external-id", bridge,
+             "bridge-id", bridge, "--", "set", "bridge", bridge, "fail-mode=standalone")
+    sw.vsctl("--timeout", "10", "add-port", bridge, "dpdk0", "--", "set", "Interface", "dpdk0", "type=dpdk",
+             f"options:dpdk-devargs=net_af_xdp0,iface={CARD}")
+    assert error(sw, "dpdk0") == "[]", error(sw, "dpdk0")
+    sw.vsctl("set", "port", bridge, "tag=0")
+    lab.net.ip(sw.netns, "link", "set", bridge, "up")
+    lab.net.ip(sw.netns, "addr", "replace", "172.31.0.1/24", "dev", bridge)
+    sw.vsctl("--may-exist", "add-br", "br-int", "--", "set", "Bridge", "br-int", "datapath_type=netdev", "--", "br-set-external-id", "br-int",
+             "bridge-id", "br-int", "--", "set", "bridge", "br-int", "fail-mode=secure")
+    # ovn-controller adds the tunnel, and the flows.
+    kernel_vxlan(lab, peer, "172.31.0.2", "172.31.0.1", "10.5.0.2/24")
+    tunnel(sw, "vxlan", "172.31.0.2")
+    sw.ofctl("add-flow", "br-int", "actions=NORMAL")
+    pod = pod_of(lab, sw, 1)
+    until_reply(lab, sw.netns, "172.31.0.2")
+    until_reply(lab, pod, "10.5.0.2")
+    lab.net.ping(pod, "10.5.0.2", size=1300, df=True)
+    end = iperf(lab, peer, pod, "10.5.0.2", "-n", "50000000")
+    assert end["sum_received"]["bytes"] > 25_000_000
+    # The script runs again when its container restarts: the bridge is there, and the switch is a new one.
+    sw.stop_daemon()
+    sw.start_daemon()
+    lab.net.ip(sw.netns, "link", "set", bridge, "up")
+    lab.net.ip(sw.netns, "addr", "replace", "172.31.0.1/24", "dev", bridge)
+    sw.ofctl("add-flow", "br-int", "actions=NORMAL")
+    until_reply(lab, pod, "10.5.0.2")
 
 
 @limit(300)
@@ -276,7 +495,7 @@ def scenario_beside_forwarding_in_the_kernel(lab):
     until_reply(lab, pods[0])
     lab.net.ping(pods[0], "10.1.0.2", count=10)
     shown = lambda: sw.appctl("heddle/offload")  # noqa: E731
-    wait_for("the reason", lambda: "an output port is not offloaded" in shown() or "its input port is not offloaded" in shown(), 30)
+    wait_for("the reason", lambda: "its input or output is an AF_XDP port" in shown(), 30)
     settled(lab, sw, pods[0], "10.1.0.4")
     lab.net.ping(pods[0], "10.1.0.2")
 

@@ -217,7 +217,13 @@ def scenario_cards(lab):
     assert (machine.seen("nic0"), machine.database(), queues()) == (before, database, first)
     for text, words in (("[[nic]]\nname = 'card0'\nqueues = 99\n", "queues of card0"), ("[[pci]]\naddress = '5:0'\ndriver = 'x'\n", "not an address"),
                         ("[[pci]]\naddress = '0000:ff:1f.7'\ndriver = 'ixgbe'\n", "there is no PCI device 0000:ff:1f.7"),
-                        ("[[nic]]\nname = 'nic0'\nport_type = 'afxdp'\n", "nic0 is no port of the switch")):
+                        ("[[nic]]\nname = 'nic0'\nport_type = 'afxdp'\n", "nic0 is no port of the switch"),
+                        ("[[nic]]\nname = 'card7'\nqueues = 2\n", "queues of card7: there is no such device"),
+                        ("[[nic]]\nname = 'card0'\nqueues = 2\nirq_cores = '0'\n", "the device has no interrupts of its own"),
+                        ("[[nic]]\nname = 'card0'\nqueues = 0\n", "queues of nic card0: 0 is not possible"),
+                        ("[[nic]]\nname = 'card0'\nport_type = 'afxdp'\nqueues = 2\n", "options:n_rxq"),
+                        ("[[nic]]\nname = 'card0'\nxdp_mode = 'skb'\n", "expected best-effort"),
+                        ("[[nic]]\nname = 'card0'\n[[nic]]\nname = 'card0'\n", "two [[nic]] for card0")):
         machine.describe(text, check=None)
         out = machine.node("apply", check=1)
         assert words in out and "panicked" not in out, (text, out)

@@ -126,6 +126,7 @@ impl Conf {
                 "{name:?} is not a name of a device (15 characters at most, no blank, /, : or %)"
             );
         }
+        conf.check_cards()?;
         for pci in &conf.pci {
             let address = &pci.address;
             let parts = address
@@ -169,7 +170,64 @@ impl Conf {
         }
         Ok(conf)
     }
+
+    /// Refuses settings of cards that contradict each other, or can never be in force.
+    fn check_cards(&self) -> Result<()> {
+        for (n, pci) in self.pci.iter().enumerate() {
+            let address = &pci.address;
+            let before = self.pci.iter().take(n);
+            ensure!(
+                before.clone().all(|p| !p.address.eq_ignore_ascii_case(address)),
+                "there are two [[pci]] for {address}"
+            );
+        }
+        for (n, nic) in self.nic.iter().enumerate() {
+            let name = &nic.name;
+            ensure!(
+                self.nic.iter().take(n).all(|other| other.name != *name),
+                "there are two [[nic]] for {name}"
+            );
+            for (key, value) in [
+                ("queues", nic.queues),
+                ("rx_ring", nic.rx_ring),
+                ("tx_ring", nic.tx_ring),
+            ] {
+                ensure!(value != Some(0), "{key} of nic {name}: 0 is not possible");
+            }
+            if let Some(mode) = &nic.xdp_mode {
+                ensure!(
+                    XDP_MODES.contains(&mode.as_str()),
+                    "xdp_mode {mode:?} of nic {name}: expected {}",
+                    XDP_MODES.join(", ")
+                );
+            }
+            let kind = nic.port_type.as_deref();
+            if let Some(kind) = kind {
+                ensure!(
+                    PORT_TYPES.contains(&kind),
+                    "port_type {kind:?} of nic {name}: expected {}; a port of type dpdk names its device by an \
+                     option",
+                    PORT_TYPES.join(", ")
+                );
+            }
+            let is_afxdp = kind.is_some_and(|kind| kind.starts_with("afxdp"));
+            ensure!(
+                nic.queues.is_none() || !is_afxdp,
+                "queues of nic {name}: a port of type afxdp sets them itself (options:n_rxq of the Interface)"
+            );
+            ensure!(
+                nic.xdp_mode.is_none() || kind.is_none() || is_afxdp,
+                "xdp_mode of nic {name}: it is for port_type afxdp"
+            );
+        }
+        Ok(())
+    }
 }
+
+/// Values of `options:xdp-mode`.
+const XDP_MODES: [&str; 4] = ["best-effort", "native-with-zerocopy", "native", "generic"];
+/// Types of ports whose name is the device's.
+const PORT_TYPES: [&str; 3] = ["system", "afxdp", "afxdp-nonpmd"];
 
 /// The processors of a list such as `2-3,6`, in order, each once.
 pub(crate) fn cores(list: &str) -> Result<Vec<u32>> {
@@ -248,6 +306,34 @@ mod tests {
             ),
             ("check = 'a'\n[[bridge]]\nname = 'b'\nnic = 'b'", "its own nic"),
             ("[datapath]\ncores = 'x'", "processors"),
+            (
+                "[[nic]]\nname = 'e'\nqueues = 0",
+                "queues of nic e: 0 is not possible",
+            ),
+            (
+                "[[nic]]\nname = 'e'\ntx_ring = 0",
+                "tx_ring of nic e: 0 is not possible",
+            ),
+            ("[[nic]]\nname = 'e'\nqueues = -1", "invalid value"),
+            ("[[nic]]\nname = 'e'\n[[nic]]\nname = 'e'", "two [[nic]] for e"),
+            ("[[nic]]\nname = 'e'\nxdp_mode = 'skb'", "expected best-effort"),
+            (
+                "[[nic]]\nname = 'e'\nport_type = 'dpdk'",
+                "names its device by an option",
+            ),
+            (
+                "[[nic]]\nname = 'e'\nport_type = 'afxdp'\nqueues = 2",
+                "options:n_rxq",
+            ),
+            (
+                "[[nic]]\nname = 'e'\nport_type = 'system'\nxdp_mode = 'native'",
+                "it is for port_type afxdp",
+            ),
+            ("[[nic]]\nname = 'e'\nirq_cores = ''", "not a list of processors"),
+            (
+                "[[pci]]\naddress = '0000:0a:00.0'\ndriver = 'x'\n[[pci]]\naddress = '0000:0A:00.0'\ndriver = 'y'",
+                "two [[pci]] for 0000:0A:00.0",
+            ),
             ("[", ""),
         ] {
             let e = format!("{:#}", Conf::parse(bad).unwrap_err());

@@ -12,6 +12,7 @@ mod bridge;
 mod check;
 mod conf;
 mod db;
+mod interrupts;
 mod pci;
 mod setting;
 mod state;
@@ -19,7 +20,7 @@ mod state;
 use anyhow::{Context, Result, bail};
 use conf::Conf;
 use heddle_sys::signal::{Signal, Signals};
-use setting::{Machine, Target, Wanted, wanted};
+use setting::{Machine, STAGES, Target, Wanted, wanted};
 use state::SavedValues;
 use std::io::Write;
 use std::path::Path;
@@ -63,13 +64,27 @@ impl Node {
     /// Settings that differ: each target with its wanted value, and its present value.
     fn differences(&mut self) -> Result<Vec<(Wanted, Option<String>)>> {
         let mut all = Vec::new();
+        // A driver that has yet to get its device makes the network device.
+        let mut comes = false;
         for (target, value) in wanted(&self.conf)? {
-            let now = self.machine.get(&target)?;
+            if !target.is_possible() && !comes {
+                bail!("{target}: there is no such device");
+            }
+            let now = self.now(&target)?;
             if now != value {
+                comes |= matches!(target, Target::Driver(_));
                 all.push(((target, value), now));
             }
         }
         Ok(all)
+    }
+
+    /// The present value of a target; `None`: not set, or its device is not there.
+    fn now(&mut self, target: &Target) -> Result<Option<String>> {
+        match target.is_possible() {
+            true => self.machine.get(target),
+            false => Ok(None),
+        }
     }
 
     /// Prints the changes that [`Node::apply`] would make.
@@ -98,7 +113,7 @@ impl Node {
     pub fn status(mut self) -> Result<()> {
         let mut differs = 0;
         for (target, value) in wanted(&self.conf)? {
-            let now = self.machine.get(&target)?;
+            let now = self.now(&target)?;
             let mark = if now == value { "ok     " } else { "differs" };
             differs += usize::from(now != value);
             print_step(&format!("{mark} {target}: {}", shown(now.as_deref())));
@@ -141,17 +156,8 @@ impl Node {
         Signals::hold(&[Signal::HUP, Signal::INT, Signal::TERM]).context("signals")?;
         let mut done: Vec<(Target, Option<String>)> = Vec::new();
         let mut outcome = Ok(());
-        for ((target, value), now) in all {
-            print_step(&format!(
-                "{target}: {} -> {}",
-                shown(now.as_deref()),
-                shown(value.as_deref())
-            ));
-            done.push((target.clone(), now.clone()));
-            outcome = self
-                .state
-                .note(&target, now)
-                .and_then(|()| self.machine.set(&target, value.as_deref()));
+        for stage in 0..STAGES {
+            outcome = self.apply_stage(stage, &mut done);
             if outcome.is_err() {
                 break;
             }
@@ -170,12 +176,43 @@ impl Node {
         }
     }
 
+    /// Makes the settings of a stage, and adds each one to `done` before.
+    fn apply_stage(&mut self, stage: usize, done: &mut Vec<(Target, Option<String>)>) -> Result<()> {
+        for ((target, value), now) in self.differences()? {
+            if target.stage() != stage {
+                continue;
+            }
+            print_step(&format!(
+                "{target}: {} -> {}",
+                shown(now.as_deref()),
+                shown(value.as_deref())
+            ));
+            done.push((target.clone(), now.clone()));
+            self.state.note(&target, now)?;
+            self.machine.set(&target, value.as_deref())?;
+            if target.has_to_be_checked() {
+                let now = self.machine.get(&target)?;
+                if now != value {
+                    bail!(
+                        "{target}: {} is set in place of {}: the driver has other values",
+                        shown(now.as_deref()),
+                        shown(value.as_deref())
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn take_back(&mut self, entries: impl Iterator<Item = (Target, Option<String>)>) -> Result<()> {
         let mut first = Ok(());
         for (target, before) in entries {
             // A new connection, since the old one may be the cause of the failure.
             let mut machine = Machine::new(&self.conf.database);
-            let done = machine.set(&target, before.as_deref());
+            let done = match target.has_gone() {
+                true => Ok(()),
+                false => machine.set(&target, before.as_deref()),
+            };
             match done
                 .with_context(|| target.to_string())
                 .and_then(|()| self.state.forget(&target))

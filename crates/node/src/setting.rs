@@ -23,6 +23,8 @@ pub(crate) enum Target {
     Driver(String),
     /// The number of a device's queues.
     Queues(String),
+    /// The processors that take a device's interrupts ([`crate::interrupts`]).
+    Interrupts(String),
     /// `Interface.type` of a device's port.
     PortType(String),
     /// `Interface.options:xdp-mode` of a device's port.
@@ -59,12 +61,58 @@ impl std::fmt::Display for Target {
             Self::OtherConfig(key) => write!(f, "other_config:{key}"),
             Self::Driver(address) => write!(f, "driver of {address}"),
             Self::Queues(name) => write!(f, "queues of {name}"),
+            Self::Interrupts(name) => write!(f, "processors of {name}'s interrupts"),
             Self::PortType(name) => write!(f, "type of port {name}"),
             Self::XdpMode(name) => write!(f, "xdp-mode of port {name}"),
             Self::RxRing(name) => write!(f, "receive ring of {name}"),
             Self::TxRing(name) => write!(f, "transmit ring of {name}"),
             Self::Bridge { name, nic, .. } => write!(f, "addresses and routes of {nic} at bridge {name}"),
         }
+    }
+}
+
+/// The number of [`Target::stage`]s.
+pub(crate) const STAGES: usize = 3;
+
+impl Target {
+    /// Settings are made in stages, and read anew before each one: a driver makes devices, and a number of
+    /// queues makes queues and interrupts.
+    pub(crate) fn stage(&self) -> usize {
+        match self {
+            Self::Module(_) | Self::Driver(_) => 0,
+            Self::Queues(_) | Self::RxRing(_) | Self::TxRing(_) => 1,
+            Self::File(_)
+            | Self::Interrupts(_)
+            | Self::OtherConfig(_)
+            | Self::PortType(_)
+            | Self::XdpMode(_)
+            | Self::Bridge { .. } => 2,
+        }
+    }
+
+    /// Whether the network device of the target is there, if it has one.
+    pub(crate) fn is_possible(&self) -> bool {
+        let there = |name: &String| Path::new("/sys/class/net").join(name).exists();
+        self.device().is_none_or(there)
+    }
+
+    /// Whether the kernel may set another value than the wanted one without an error.
+    pub(crate) fn has_to_be_checked(&self) -> bool {
+        self.device().is_some()
+    }
+
+    fn device(&self) -> Option<&String> {
+        match self {
+            Self::Queues(name) | Self::Interrupts(name) | Self::RxRing(name) | Self::TxRing(name) => {
+                Some(name)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether it has gone, and with it the value to set back: files of queues that are no more.
+    pub(crate) fn has_gone(&self) -> bool {
+        matches!(self, Self::File(path) if !path.exists())
     }
 }
 
@@ -92,9 +140,7 @@ pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
             want(Target::Queues(nic.name.clone()), n.to_string());
         }
         if let Some(cores) = &nic.irq_cores {
-            for file in interrupts(&nic.name) {
-                want(Target::File(file), mask(cores, true)?);
-            }
+            want(Target::Interrupts(nic.name.clone()), mask(cores, true)?);
         }
         let queues = receive_queues(&nic.name);
         if let Some(n) = nic.rx_ring {
@@ -111,7 +157,7 @@ pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
         if let Some(flows) = nic.rfs_flows {
             for queue in &queues {
                 let share = flows / u32::try_from(queues.len()).unwrap_or(1);
-                want(Target::File(queue.join("rps_flow_cnt")), share.to_string());
+                want(Target::File(queue.join("rps_flow_cnt")), power_of_two(share));
             }
         }
     }
@@ -123,7 +169,7 @@ pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
     if flows > 0 {
         want(
             Target::File("/proc/sys/net/core/rps_sock_flow_entries".into()),
-            flows.to_string(),
+            power_of_two(flows),
         );
     }
     if let Some(cores) = &conf.vduse.irq_cores {
@@ -165,7 +211,17 @@ pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
     Ok(all)
 }
 
-fn entries(dir: &Path) -> Vec<PathBuf> {
+/// Sizes of tables: the kernel rounds them up. 0 turns a table off.
+fn power_of_two(n: u32) -> String {
+    let size = if n == 0 {
+        Some(0)
+    } else {
+        n.checked_next_power_of_two()
+    };
+    size.unwrap_or(1 << 31).to_string()
+}
+
+pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
     let found = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut all: Vec<PathBuf> = found.map(|e| e.path()).collect();
     all.sort();
@@ -179,25 +235,6 @@ fn receive_queues(nic: &str) -> Vec<PathBuf> {
             .is_some_and(|n| n.to_string_lossy().starts_with("rx-"))
     });
     all
-}
-
-/// Masks of the processors that take a device's interrupts.
-fn interrupts(nic: &str) -> Vec<PathBuf> {
-    let device = format!("/sys/class/net/{nic}/device");
-    // The interrupts of a virtio device are those of its PCI device.
-    let of = |device: &str| entries(&Path::new(device).join("msi_irqs"));
-    let mut all = of(&device);
-    if all.is_empty() {
-        all = of(&format!("{device}/.."));
-    }
-    let files = all
-        .iter()
-        .filter_map(|irq| irq.file_name())
-        .map(|n| Path::new("/proc/irq").join(n));
-    files
-        .map(|irq| irq.join("smp_affinity"))
-        .filter(|file| file.exists())
-        .collect()
 }
 
 fn vduse_queues() -> Vec<PathBuf> {
@@ -248,6 +285,7 @@ impl Machine {
             Target::OtherConfig(key) => self.db()?.other_config(key)?,
             Target::Driver(address) => crate::pci::driver(address)?,
             Target::Queues(name) => LinkCtl::new()?.rx_queues(name).map(|n| n.to_string()),
+            Target::Interrupts(name) => crate::interrupts::processors(name)?,
             Target::PortType(name) => self.db()?.interface_type(name)?,
             Target::XdpMode(name) => self.db()?.interface_option(name, XDP_MODE)?,
             Target::RxRing(name) => Some(rings(name)?.rx.to_string()),
@@ -289,7 +327,8 @@ impl Machine {
                     .set_queues(name, n)
                     .with_context(|| target.to_string())
             }
-            (Target::Queues(_), None) => Ok(()),
+            (Target::Queues(_) | Target::Interrupts(_), None) => Ok(()),
+            (Target::Interrupts(name), Some(masks)) => crate::interrupts::set_processors(name, masks),
             // Without a port there is nothing to set back.
             (Target::PortType(name) | Target::XdpMode(name), None)
                 if self.db()?.interface_type(name)?.is_none() =>
@@ -314,7 +353,7 @@ impl Machine {
 }
 
 /// Removes leading zeros of masks, and the end of the line.
-fn plain(text: &str) -> String {
+pub(crate) fn plain(text: &str) -> String {
     let text = text.trim();
     let cut = text.trim_start_matches(['0', ',']);
     if cut.is_empty() && !text.is_empty() {

@@ -14,7 +14,7 @@ use crate::{Backend, Handle, Op, Policy, PortLink, Rule, Why};
 use heddle_conntrack::Conntrack;
 use heddle_datapath_api::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -56,6 +56,8 @@ struct Inner {
     ports: HashMap<PortNo, (u32, PortCounts)>,
     /// Ports that the switch does not offer to the back end: name and reason.
     kept_ports: Vec<(String, String)>,
+    /// Ports whose packets do not pass the kernel's stack.
+    bypassing: HashSet<PortNo>,
     /// `None`: it has no connections.
     conns: Option<Conns>,
     /// Flows of an earlier process stay, although changes are confirmed.
@@ -178,6 +180,7 @@ impl Offload {
             stats: Stats::default(),
             ports: HashMap::new(),
             kept_ports: Vec::new(),
+            bypassing: HashSet::new(),
             conns,
             hold_adopted: false,
             paused: false,
@@ -191,6 +194,10 @@ impl Offload {
     /// Ports that the back end is not to have, to be shown: name and reason.
     pub fn set_kept_ports(&self, kept: Vec<(String, String)>) {
         self.0.lock().kept_ports = kept;
+    }
+    /// Ports of AF_XDP: the reason why no back end has their flows.
+    pub fn set_bypassing_ports(&self, ports: HashSet<PortNo>) {
+        self.0.lock().bypassing = ports;
     }
     /// The offload state of a flow.
     pub fn explain(&self, id: FlowId) -> Explained {
@@ -279,7 +286,15 @@ impl Inner {
             Err(why) => Err(*why),
             Ok(_) if self.paused => Err(Why::Paused),
             Ok(_) if full => Err(Why::Full),
-            Ok(rule) => self.backend.install(at, rule),
+            Ok(rule) => self.backend.install(at, rule).map_err(|why| {
+                let bypasses = |no| self.bypassing.contains(&no);
+                match why {
+                    Why::InPort | Why::OutPort if bypasses(rule.in_port) || rule.outputs().any(bypasses) => {
+                        Why::Afxdp
+                    }
+                    why => why,
+                }
+            }),
         };
         record.waits = done.err();
         match record.waits {

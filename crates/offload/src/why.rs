@@ -29,6 +29,8 @@ pub enum Why {
     InPort,
     /// The device of its input port is left to workers.
     LeftPort,
+    /// The port that it comes in by, or one that it goes out by, is a network card by AF_XDP.
+    Afxdp,
     /// A port that it goes out by is none of the back end's.
     OutPort,
     /// Packets from internal ports, and to them, are forwarded by the eBPF back end alone.
@@ -61,6 +63,9 @@ impl fmt::Display for Why {
             Why::InPort => "its input port is not offloaded",
             Why::LeftPort => {
                 "its input port is left to workers (the first lines of heddle offload have the reason)"
+            }
+            Why::Afxdp => {
+                "its input or output is an AF_XDP port: packets come and go past the kernel's program"
             }
             Why::OutPort => "an output port is not offloaded",
             Why::InternalPort => "its input or output is an internal port, which tc does not serve",

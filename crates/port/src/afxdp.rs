@@ -10,9 +10,12 @@
 //! in where it copies packets; a zero-copy driver does not, so the switch does.
 //!
 //! All queues are opened together, in the best mode that all of them have. They are opened again when their
-//! number, the options or the device change; packets that are in the old rings are lost then.
+//! number, the options or the device change; packets that are in the old rings are lost then. They are opened
+//! again, too, after another program has detached the XDP program.
 
 mod devargs;
+mod device;
+mod open;
 mod options;
 mod queues;
 #[cfg(test)]
@@ -21,15 +24,19 @@ mod tests;
 use crate::netdev::Netdev;
 use crate::rates::{self, Rates, Share};
 use crate::{Port, PortError, PortStatus, QosConfig, RxQueue, TxQueue};
+use device::Device;
+use heddle_sys::QueueCounts;
+use heddle_sys::device_programs::DevicePrograms;
 use heddle_sys::link::{LRO, RX_VLAN};
-use heddle_sys::{PacketSocket, QueueCounts};
-use heddle_xsk::{MAX_QUEUES, Program, Queue, QueueConfig, Rx, Tx};
-use options::{Mode, Options};
+use heddle_xsk::{MAX_QUEUES, PassItem};
+use options::Options;
 use parking_lot::Mutex;
 use queues::{AfxdpRx, AfxdpTx, Senders};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Key of `Interface.status` that lists the packets for the host's stack.
+const XDP_PASS: &str = "heddle-xdp-pass";
 /// The option that names the device of a `dpdk` port.
 const DEVARGS: &str = "dpdk-devargs";
 
@@ -39,6 +46,8 @@ pub struct AfxdpPort {
     name: String,
     kind: &'static str,
     netdev: Netdev,
+    /// Reads the XDP programs of devices; `None`: no descriptors were left.
+    programs: Option<DevicePrograms>,
     senders: Arc<Senders>,
     /// Rates of what it sends: packets of these sockets pass no discipline of the kernel.
     rates: Arc<Rates>,
@@ -51,6 +60,10 @@ struct PortState {
     /// The text that has named the device.
     devargs: Option<String>,
     device: Option<Device>,
+    /// Packets that the host's stack gets.
+    pass: Vec<PassItem>,
+    /// Why the wanted list of such packets is not in force.
+    pass_failure: Option<String>,
     last: PortStatus,
     /// Options or device have changed since the queues were opened.
     stale: bool,
@@ -66,60 +79,44 @@ struct PortState {
     queues_before: Option<u32>,
 }
 
-/// The opened queues of a device.
-#[derive(Debug)]
-struct Device {
-    ifindex: u32,
-    mode: Mode,
-    /// The card's NUMA node.
-    numa: Option<u32>,
-    queues: Vec<Queue>,
-    /// Receiving halves that no worker has yet.
-    unused: Vec<Rx>,
-    _program: Program,
-    /// The device takes in packets for every address as long as this is open.
-    _promiscuous: PacketSocket,
-}
-
-impl Device {
-    /// The fault of a device with that MTU, if its longest packets cannot be received.
-    fn too_long(&self, mtu: u32) -> Option<String> {
-        // Two tags and the Ethernet header.
-        let longest = heddle_xsk::MAX_RECEIVED - 22;
-        let lost = mtu as usize > longest && !self.queues.iter().all(Queue::takes_many_frames);
-        lost.then(|| {
-            format!(
-                "mode {} receives no packets beyond an MTU of {longest}",
-                self.mode.name()
-            )
-        })
-    }
-}
-
 impl AfxdpPort {
     /// Maximum number of receive queues.
     pub const MAX_RXQ: usize = MAX_QUEUES as usize;
 
-    /// Opens the network device `name`.
+    /// Opens the network device `name`. `pass`: the packets that the host's stack gets
+    /// ([`Port::set_xdp_pass`]).
     ///
     /// # Errors
     /// [`PortError::Sys`]: no such device. [`PortError::Config`]: options that make no sense, or the device
-    /// cannot be opened in this way; the text has the reason.
-    pub fn open(name: &str, options: &BTreeMap<String, String>) -> Result<Self, PortError> {
-        Self::open_as("afxdp", name, name, options)
+    /// cannot be opened in this way; the text has the reason. [`PortError::Busy`]: another program uses it.
+    pub fn open(
+        name: &str,
+        options: &BTreeMap<String, String>,
+        pass: Option<&str>,
+    ) -> Result<Self, PortError> {
+        Self::open_as("afxdp", name, name, options, pass)
     }
 
     /// Opens the network device that `options:dpdk-devargs` names, for a port of type `dpdk`.
     ///
     /// # Errors
     /// The errors of [`AfxdpPort::open`]; [`PortError::Config`] for a device that the kernel does not drive.
-    pub fn open_dpdk(name: &str, options: &BTreeMap<String, String>) -> Result<Self, PortError> {
+    pub fn open_dpdk(
+        name: &str,
+        options: &BTreeMap<String, String>,
+        pass: Option<&str>,
+    ) -> Result<Self, PortError> {
         let device = match options.get(DEVARGS) {
             Some(devargs) => devargs::netdev_of(devargs),
             None => Err(format!("options:{DEVARGS} is missing")),
         };
         let device = device.map_err(|why| PortError::Config(format!("{name}: {why}")))?;
-        Self::open_as("dpdk", name, &device, options)
+        Self::open_as("dpdk", name, &device, options, pass)
+    }
+
+    /// The network device that a `dpdk` port with these options would open. `None`: it could open none.
+    pub(crate) fn device_of_dpdk(options: &BTreeMap<String, String>) -> Option<String> {
+        devargs::netdev_of(options.get(DEVARGS)?).ok()
     }
 
     fn open_as(
@@ -127,6 +124,7 @@ impl AfxdpPort {
         name: &str,
         device: &str,
         options: &BTreeMap<String, String>,
+        pass: Option<&str>,
     ) -> Result<Self, PortError> {
         let netdev = Netdev::open(device)?;
         let wanted = Options::parse(name, options)?;
@@ -137,6 +135,8 @@ impl AfxdpPort {
                 options: wanted,
                 devargs: options.get(DEVARGS).cloned(),
                 device: None,
+                pass: Vec::new(),
+                pass_failure: None,
                 last: netdev.read(&PortStatus::default()),
                 stale: false,
                 lost: 0,
@@ -147,8 +147,10 @@ impl AfxdpPort {
             }),
             senders: Arc::default(),
             rates: Arc::default(),
+            programs: DevicePrograms::new().ok(),
             netdev,
         };
+        port.set_xdp_pass(pass);
         port.open_device(&mut port.state.lock(), 1)?;
         port.status();
         // A tag that the device has taken out would be lost, and joined segments do not fit a frame. A device
@@ -156,154 +158,18 @@ impl AfxdpPort {
         port.state.lock().turned_off = port.netdev.link.turn_off(device, RX_VLAN | LRO).unwrap_or(0);
         Ok(port)
     }
-
-    /// Opens `n` queues of the device, in place of those that are open.
-    fn open_device(&self, state: &mut PortState, n: usize) -> Result<(), PortError> {
-        self.senders.set(Vec::new());
-        state.lost += state.device.as_ref().map_or(0, losses);
-        state.device = None;
-        state.stale = false;
-        let n = n.clamp(1, Self::MAX_RXQ);
-        self.fit(state, n);
-        let opened = self.try_modes(state.options, n);
-        match &opened {
-            Err(why) => (state.failure, state.failed_n) = (Some(why.to_string()), n),
-            Ok(_) if n >= state.failed_n => state.failure = None,
-            // The datapath has fallen back to one queue.
-            Ok(_) => {}
-        }
-        let (device, senders) = opened?;
-        self.senders.set(senders);
-        state.device = Some(device);
-        Ok(())
-    }
-
-    /// Gives a card the number of queues that the port uses. Packets of other queues would be the host's. The
-    /// queues of a veth pair cannot be fewer than those of its other end, and stay as they are.
-    fn fit(&self, state: &mut PortState, n: usize) {
-        let (link, name) = (&self.netdev.link, self.netdev.name.as_str());
-        let there = link
-            .combined_queues(name)
-            .filter(|_| state.options.first_queue == 0);
-        let Some((there, n)) = there.zip(u32::try_from(n).ok()).filter(|(there, n)| there != n) else {
-            return;
-        };
-        match link.set_queues(name, n) {
-            Ok(()) => {
-                state.queues_before.get_or_insert(there);
-                log::info!(target: "netdev_afxdp", "{name}: {n} queues in place of {there}");
-            }
-            Err(e) => {
-                log::info!(target: "netdev_afxdp", "{name}: it has {there} queues, and {n} are refused ({e})")
-            }
-        }
-    }
-
-    fn try_modes(&self, options: Options, n: usize) -> Result<(Device, Vec<Tx>), PortError> {
-        let name = &self.netdev.name;
-        let n = u32::try_from(n).unwrap_or(MAX_QUEUES);
-        let ifindex = self.netdev.ifindex()?;
-        let refused =
-            |why: String| PortError::Config(format!("could not open network device {name} ({why})"));
-        let (first, there) = (options.first_queue, self.netdev.link.rx_queues(name));
-        if let Some(there) = there
-            && first + n > there
-        {
-            return Err(refused(format!(
-                "it has {there} receive queues, and n_rxq={n} from start-qid={first} on needs more: try ethtool -L"
-            )));
-        }
-        // The kernel builds packets for this driver in another way, and leaves checksums out (Linux 6.12).
-        let checksums = !self
-            .netdev
-            .link
-            .driver(name)
-            .is_ok_and(|d| d.name == "virtio_net");
-        let mut reasons = Vec::new();
-        for mode in options.modes() {
-            match open_in(ifindex, mode, options, n, checksums) {
-                Ok((mut device, senders)) => {
-                    device.numa = numa_of(name);
-                    if let Some(there) = there.filter(|there| *there > n) {
-                        log::warn!(target: "netdev_afxdp",
-                            "{name}: the host's stack gets packets of {} of its {there} receive queues: set \
-                             options:n_rxq, or use ethtool -L", there - n);
-                    }
-                    log::info!(target: "netdev_afxdp", "{name}: {n} queues in mode {}", mode.name());
-                    return Ok((device, senders));
-                }
-                Err(why) => reasons.push(format!("{}: {why}", mode.name())),
-            }
-        }
-        Err(refused(reasons.join("; ")))
-    }
-}
-
-/// The NUMA node of a network card.
-fn numa_of(name: &str) -> Option<u32> {
-    let node = std::fs::read_to_string(format!("/sys/class/net/{name}/device/numa_node"));
-    node.ok()?.trim().parse().ok() // -1: unknown
-}
-
-/// Opens `n` queues in a mode.
-///
-/// # Errors
-/// One sentence.
-fn open_in(
-    ifindex: u32,
-    mode: Mode,
-    options: Options,
-    n: u32,
-    checksums: bool,
-) -> Result<(Device, Vec<Tx>), String> {
-    let mut program = Program::attach(ifindex, mode != Mode::Generic)?;
-    let text = |e: std::io::Error| heddle_sys::errno_text(&e);
-    let promiscuous = PacketSocket::sender().map_err(text)?;
-    promiscuous.join_promiscuous(ifindex).map_err(text)?;
-    let (mut queues, mut unused, mut senders) = (Vec::new(), Vec::new(), Vec::new());
-    for queue in options.first_queue..options.first_queue + n {
-        let config = QueueConfig {
-            ifindex,
-            queue,
-            rx_frames: options.frames.0,
-            tx_frames: options.frames.1,
-            zero_copy: mode == Mode::ZeroCopy,
-            checksums,
-            need_wakeup: options.need_wakeup,
-        };
-        let (opened, rx, tx) =
-            Queue::open(config).map_err(|e| format!("queue {queue}: {}", heddle_sys::errno_text(&e)))?;
-        program.lead(queue, &opened)?;
-        queues.push(opened);
-        unused.push(rx);
-        senders.push(tx);
-    }
-    let device = Device {
-        ifindex,
-        mode,
-        numa: None,
-        queues,
-        unused,
-        _program: program,
-        _promiscuous: promiscuous,
-    };
-    Ok((device, senders))
 }
 
 /// Keys of `Interface.status` that are made anew each time.
-const STATUS_KEYS: [&str; 5] = [
+const STATUS_KEYS: [&str; 7] = [
     "xdp-mode",
+    "tx-steering",
+    XDP_PASS,
     "heddle-backend",
     "heddle-device",
     "numa_id",
     "link_speed",
 ];
-
-/// Packets that the kernel lost before a queue saw them.
-fn losses(device: &Device) -> u64 {
-    let all = device.queues.iter().filter_map(|q| q.losses().ok());
-    all.map(|l| l.rx_dropped + l.rx_ring_full).sum()
-}
 
 impl Drop for AfxdpPort {
     /// A port that could not be opened has changed the card, too.
@@ -353,17 +219,19 @@ impl Port for AfxdpPort {
     fn status(&self) -> PortStatus {
         let mut state = self.state.lock();
         let mut now = self.netdev.read(&state.last);
-        // Another device has the name, or no queue could be opened before.
-        state.stale |= now.ifindex != 0 && state.device.as_ref().is_none_or(|d| d.ifindex != now.ifindex);
+        self.look_for_changes(&mut state, now.ifindex);
         if now.link_up != state.last.link_up {
             now.link_resets += 1;
         }
-        now.rx_dropped = state.lost + state.device.as_ref().map_or(0, losses);
+        now.rx_dropped = state.lost + state.device.as_ref().map_or(0, Device::losses);
         now.numa = state.device.as_ref().and_then(|d| d.numa);
         now.extra.retain(|(key, _)| !STATUS_KEYS.contains(&key.as_str()));
         let status = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         now.extra
             .extend(state.device.as_ref().map(|d| status("xdp-mode", d.mode.name())));
+        now.extra.push(status("tx-steering", self.senders.steering()));
+        let pass: Vec<_> = state.pass.iter().map(ToString::to_string).collect();
+        now.extra.push(status(XDP_PASS, &pass.join(",")));
         if self.kind == "dpdk" {
             now.extra.push(status("heddle-backend", "afxdp"));
             now.extra.push(status("heddle-device", &self.netdev.name));
@@ -373,7 +241,8 @@ impl Port for AfxdpPort {
             now.extra.extend(speed.map(|speed| status("link_speed", &speed)));
         }
         let too_long = || state.device.as_ref().and_then(|d| d.too_long(now.mtu));
-        now.error = state.failure.clone().or_else(too_long);
+        let failure = state.failure.clone().or_else(|| state.pass_failure.clone());
+        now.error = failure.or_else(too_long);
         self.senders.set_state(now.admin_up, now.mtu);
         state.last = now.clone();
         now
@@ -391,19 +260,9 @@ impl Port for AfxdpPort {
     }
     fn statistics(&self) -> Vec<(String, u64)> {
         let state = self.state.lock();
-        let queues = state.device.iter().flat_map(|d| d.queues.iter().enumerate());
-        let all = queues.filter_map(|(i, q)| {
-            let losses = q.losses().ok()?;
-            Some([
-                (format!("xsk_queue_{i}_rx_dropped"), losses.rx_dropped),
-                (format!("xsk_queue_{i}_rx_invalid_descs"), losses.rx_invalid),
-                (format!("xsk_queue_{i}_tx_invalid_descs"), losses.tx_invalid),
-                (format!("xsk_queue_{i}_rx_ring_full"), losses.rx_ring_full),
-                (format!("xsk_queue_{i}_fill_ring_empty"), losses.fill_ring_empty),
-            ])
-        });
+        let all = state.device.iter().flat_map(Device::statistics);
         let drops = Some(("ovs_tx_qos_drops".to_owned(), self.rates.dropped()));
-        all.flatten().chain(drops.filter(|(_, n)| *n > 0)).collect()
+        all.chain(drops.filter(|(_, n)| *n > 0)).collect()
     }
     fn set_qos(&self, qos: Option<&QosConfig>) -> Result<(), PortError> {
         self.rates.set_qos(&self.name, qos)
@@ -416,6 +275,25 @@ impl Port for AfxdpPort {
     }
     fn queue_counts(&self) -> Vec<QueueCounts> {
         self.rates.counts()
+    }
+    fn set_tx_steering(&self, by_flow: bool) {
+        self.senders.set_by_flow(by_flow);
+    }
+    fn set_xdp_pass(&self, items: Option<&str>) {
+        let mut state = self.state.lock();
+        let wanted = PassItem::list(items.unwrap_or_default());
+        let wanted = wanted.map_err(|why| format!("{}: other_config:{XDP_PASS}: {why}", self.name));
+        state.pass_failure = wanted.as_ref().err().cloned();
+        let Ok(wanted) = wanted else { return };
+        if wanted == state.pass {
+            return;
+        }
+        match state.device.as_mut().map(|device| device.set_pass(&wanted)) {
+            Some(Err(e)) => {
+                state.pass_failure = Some(format!("{}: other_config:{XDP_PASS}: {e}", self.name));
+            }
+            _ => state.pass = wanted,
+        }
     }
     fn stale(&self) -> bool {
         self.state.lock().stale

@@ -7,6 +7,7 @@
 mod afxdp;
 mod drops;
 pub mod dummy;
+mod flow_hash;
 pub mod gro;
 mod guest;
 mod netdev;

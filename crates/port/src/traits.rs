@@ -21,6 +21,10 @@ pub enum PortError {
     /// The options make no sense; the text names the option and the reason.
     #[error("{0}")]
     Config(String),
+    /// Another program uses the device; the text has the reason. The kernel does not report the end of that,
+    /// so the caller has to try again.
+    #[error("{0}")]
+    Busy(String),
     /// This port type cannot do that.
     #[error("{0} not supported")]
     Unsupported(&'static str),
@@ -189,6 +193,10 @@ pub trait Port: Send + Sync {
     /// Whether a packet's flow, instead of the worker that sends it, chooses among the device's transmit
     /// queues (`tx-steering=hash`). For types whose device has several.
     fn set_tx_steering(&self, _by_flow: bool) {}
+    /// The packets of its device that the host's stack gets (`other_config:heddle-xdp-pass`); `None`: none.
+    /// [`PortStatus::error`] has the reason why a list is not in force. For types whose device the host can
+    /// share.
+    fn set_xdp_pass(&self, _items: Option<&str>) {}
     /// For type-specific commands (`netdev-dummy/receive`).
     fn as_any(&self) -> &dyn std::any::Any;
 }

@@ -102,6 +102,11 @@ pub trait Host {
     fn receivers(&self) -> Option<Arc<Receivers>> {
         None
     }
+    /// The packets of the port's device that the host's stack gets from the first one on
+    /// ([`Port::set_xdp_pass`]).
+    fn xdp_pass(&self) -> Option<&str> {
+        None
+    }
     /// The state that its vhost-user ports share, for port `name`.
     ///
     /// # Errors
@@ -208,7 +213,7 @@ const fn tunnel(name: &'static str, ty: TunnelType) -> PortType {
 pub static TYPES: [PortType; 24] = [
     // A network device of the host, past its stack.
     PortType {
-        name: "afxdp", make: Make::Device(|r| Ok(Arc::new(AfxdpPort::open(r.name, r.options)?))),
+        name: "afxdp", make: Make::Device(|r| Ok(Arc::new(AfxdpPort::open(r.name, r.options, r.host.xdp_pass())?))),
         kernel: true, restores: true, max_rxq: Some(AfxdpPort::MAX_RXQ), ..PLAIN
     },
     PortType {
@@ -216,7 +221,7 @@ pub static TYPES: [PortType; 24] = [
     },
     tunnel("bareudp", TunnelType::Bareudp),
     PortType {
-        name: "dpdk", make: Make::Device(|r| Ok(Arc::new(AfxdpPort::open_dpdk(r.name, r.options)?))),
+        name: "dpdk", make: Make::Device(|r| Ok(Arc::new(AfxdpPort::open_dpdk(r.name, r.options, r.host.xdp_pass())?))),
         kernel: true, restores: true, max_rxq: Some(AfxdpPort::MAX_RXQ), shown_options: &["dpdk-devargs"], ..PLAIN
     },
     PortType { name: "dpdkvhostuser", ..VHOST },
@@ -267,11 +272,21 @@ impl PortType {
         }
     }
 
+    /// Name of the kernel's device that a port of this type uses. `None`: it uses none, or the options name
+    /// none.
+    pub fn device(&self, name: &str, options: &BTreeMap<String, String>) -> Option<String> {
+        match self.name {
+            "dpdk" => AfxdpPort::device_of_dpdk(options),
+            _ => self.kernel.then(|| name.to_owned()),
+        }
+    }
+
     /// Opens port `name`.
     ///
     /// # Errors
     /// [`PortError::Sys`] when the device cannot be opened, [`PortError::Config`] for options that make no
-    /// sense, [`PortError::Unsupported`] for a type without devices.
+    /// sense, [`PortError::Unsupported`] for a type without devices. [`PortError::Busy`] when another
+    /// program uses the device.
     pub fn open(
         &'static self,
         name: &str,

@@ -51,15 +51,29 @@ impl DevicePrograms {
     /// # Errors
     /// The kernel's error.
     pub fn has_xdp(&self, ifindex: u32) -> io::Result<bool> {
+        let mut found = false;
+        self.link(ifindex, |message| found |= xdp(message))?;
+        Ok(found)
+    }
+
+    /// Identifiers of the XDP programs of the device: one for each mode.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn xdp_programs(&self, ifindex: u32) -> io::Result<Vec<u32>> {
+        let mut found = Vec::new();
+        self.link(ifindex, |message| found.extend(xdp_programs(message)))?;
+        Ok(found)
+    }
+
+    fn link(&self, ifindex: u32, mut read: impl FnMut(&LinkMessage)) -> io::Result<()> {
         let mut request = LinkMessage::default();
         request.header.index = ifindex;
-        let mut found = false;
         self.0.ask(GetLink(request), NLM_F_ACK, |answer| {
             if let NewLink(message) = answer {
-                found |= xdp(&message);
+                read(&message);
             }
-        })?;
-        Ok(found)
+        })
     }
 
     /// Kind and priority of the first filter at a hook that is not one of this switch's.
@@ -112,15 +126,26 @@ impl DevicePrograms {
 
 /// Whether the device of this message has an XDP program.
 pub(crate) fn xdp(message: &LinkMessage) -> bool {
-    let programs = message.attributes.iter().filter_map(|a| match a {
-        LinkAttribute::Xdp(all) => Some(all),
-        _ => None,
-    });
-    let mut attached = programs.flatten().filter_map(|x| match x {
+    let mut attached = xdp_attributes(message).filter_map(|x| match x {
         LinkXdp::Attached(attached) => Some(attached),
         _ => None,
     });
     attached.any(|a| *a != XdpAttached::None)
+}
+
+fn xdp_programs(message: &LinkMessage) -> impl Iterator<Item = u32> + '_ {
+    xdp_attributes(message).filter_map(|x| match x {
+        LinkXdp::DrvProgId(id) | LinkXdp::SkbProgId(id) | LinkXdp::HwProgId(id) => Some(*id),
+        _ => None,
+    })
+}
+
+fn xdp_attributes(message: &LinkMessage) -> impl Iterator<Item = &LinkXdp> + '_ {
+    let all = message.attributes.iter().filter_map(|a| match a {
+        LinkAttribute::Xdp(all) => Some(all),
+        _ => None,
+    });
+    all.flatten()
 }
 
 /// Whether a filter is one of a flow of this switch, or of another on this machine.

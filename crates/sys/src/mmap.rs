@@ -186,6 +186,36 @@ impl Mapping {
         // SAFETY: advice about a range that is mapped; refusal is no loss.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.base_len, Advice::LinuxHugepage) };
     }
+    /// Has pages that are not there yet come from a NUMA node, as long as it has free ones (mbind(2)).
+    ///
+    /// # Errors
+    /// There is no such node.
+    pub fn prefer_node(&self, node: u32) -> io::Result<()> {
+        const MPOL_PREFERRED: libc::c_long = 1;
+        const BITS: u32 = libc::c_ulong::BITS;
+        let mut mask = [0 as libc::c_ulong; 16];
+        let word = mask
+            .get_mut((node / BITS) as usize)
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        *word = 1 << (node % BITS);
+        // SAFETY: a policy for pages of a range that is mapped. The kernel reads one bit less of the mask
+        // than is reported.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.base.as_ptr(),
+                self.base_len,
+                MPOL_PREFERRED,
+                mask.as_ptr(),
+                libc::c_ulong::from(mask.len() as u32 * BITS),
+                0 as libc::c_uint,
+            )
+        };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
     /// First byte.
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.ptr

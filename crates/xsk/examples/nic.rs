@@ -19,18 +19,19 @@ fn open(name: &str) -> Result<Device, String> {
     let text = |e: std::io::Error| format!("{name}: {e}");
     let link = heddle_sys::LinkCtl::new().map_err(text)?;
     let ifindex = link.ifindex(name).map_err(text)?;
-    let mut program = Program::attach(ifindex, true)?;
+    let mut program = Program::attach(ifindex, true).map_err(|e| e.to_string())?;
     let config = QueueConfig {
         ifindex,
         queue: 0,
         rx_frames: 2048,
         tx_frames: 2048,
+        numa: None,
         zero_copy: false,
         checksums: true,
         need_wakeup: true,
     };
     let (queue, rx, tx) = Queue::open(config).map_err(text)?;
-    program.lead(0, &queue)?;
+    program.lead(0, &queue).map_err(|e| e.to_string())?;
     Ok(Device {
         rx,
         tx,

@@ -15,13 +15,14 @@
 //! that with a model of the kernel's side.
 //!
 //! [`Program`] is the XDP program that leads a device's packets to the sockets. It goes away with the
-//! process.
+//! process. [`PassItem`] names packets that it leaves to the host's stack.
 //!
 //! Source: Linux, `Documentation/networking/af_xdp.rst` and `xsk-tx-metadata.rst`.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![allow(clippy::cast_possible_truncation)] // lengths and numbers of frames are below u32::MAX
 
+mod pass;
 mod program;
 mod queue;
 mod region;
@@ -32,7 +33,8 @@ mod socket;
 mod tests;
 mod tx;
 
-pub use program::{MAX_QUEUES, Program};
+pub use pass::PassItem;
+pub use program::{AttachError, MAX_QUEUES, Passed, Program};
 pub use queue::{Losses, Queue, QueueConfig};
 pub use region::MAX_RECEIVED;
 pub use rx::{Rx, RxFaults};

@@ -29,6 +29,8 @@ pub struct QueueConfig {
     pub rx_frames: u32,
     /// Frames for packets to be sent, also the sizes of the other rings: a power of two.
     pub tx_frames: u32,
+    /// The device's NUMA node, if it is known: the frames are there.
+    pub numa: Option<u32>,
     /// The device reads and writes the frames itself; otherwise the kernel copies.
     pub zero_copy: bool,
     /// The kernel may fill checksums in where it copies packets.
@@ -75,7 +77,7 @@ impl Queue {
 
     fn open_with(config: QueueConfig, sg: SocketAddrXdpFlags) -> io::Result<(Self, Rx, Tx)> {
         let (received, sent) = (config.rx_frames, config.tx_frames);
-        let region = Arc::new(Region::new(received + sent)?);
+        let region = Arc::new(Region::new(received + sent, config.numa)?);
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let metadata = register(fd.as_fd(), &region, config.checksums)?;
         sockopt::set_xdp_umem_fill_ring_size(&fd, received)?;
@@ -123,6 +125,11 @@ impl Queue {
     /// Whether packets that are longer than a frame can be received and sent.
     pub fn takes_many_frames(&self) -> bool {
         self.socket.features().many_frames
+    }
+    /// Whether the socket is still bound. The kernel ends that when the device goes to another network
+    /// namespace.
+    pub fn is_bound(&self) -> bool {
+        self.socket.is_bound()
     }
     /// The kernel's counters.
     ///

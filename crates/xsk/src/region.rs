@@ -25,15 +25,18 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// `frames` zero frames.
+    /// `frames` zero frames, in memory of NUMA node `node` if it has room.
     ///
     /// # Errors
     /// No memory, or no descriptors left.
-    pub(crate) fn new(frames: u32) -> io::Result<Self> {
+    pub(crate) fn new(frames: u32, node: Option<u32>) -> io::Result<Self> {
         let len = u64::from(frames) * FRAME as u64;
         let file = memfd("heddle-xsk", len, Pages::Normal)?;
         let map = Mapping::of_fd(file.as_fd(), 0, len)?;
         map.advise_huge();
+        if let Some(Err(e)) = node.map(|node| map.prefer_node(node)) {
+            log::info!(target: "netdev_afxdp", "memory of another NUMA node than the card's may be used ({e})");
+        }
         Ok(Self { map, frames })
     }
     pub(crate) fn address(&self) -> u64 {

@@ -40,6 +40,11 @@ impl Socket {
     pub(crate) fn wake_rx(&self) {
         let _ = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
     }
+    /// Whether the kernel still knows the socket's device. A device that is down is known.
+    pub(crate) fn is_bound(&self) -> bool {
+        let done = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
+        !done.is_err_and(|e| e == rustix::io::Errno::NXIO)
+    }
     pub(crate) fn wake_tx(&self) -> io::Result<()> {
         send(&self.fd, &[], SendFlags::DONTWAIT)?;
         Ok(())

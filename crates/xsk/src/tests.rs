@@ -88,7 +88,7 @@ impl Sender {
 }
 
 fn receiving() -> (Rx, Sender) {
-    let region = Arc::new(Region::new(FRAMES).unwrap());
+    let region = Arc::new(Region::new(FRAMES, Some(0)).unwrap());
     let (ours, theirs) = ring(FRAMES);
     let (packets, received) = ring(FRAMES);
     let rx = Rx::new(socket(), Arc::clone(&region), ours, received, 0..FRAMES);
@@ -206,7 +206,7 @@ proptest! {
     fn packets_are_sent_as_they_are(
         steps in prop::collection::vec((1_usize..9000, any::<bool>(), 0_usize..8), 1..80)
     ) {
-        let region = Arc::new(Region::new(FRAMES).unwrap());
+        let region = Arc::new(Region::new(FRAMES, None).unwrap());
         let (ring_end, mut kernel) = ring::<Descriptor>(FRAMES);
         let (mut done, completed) = ring::<u64>(FRAMES);
         let mut tx = Tx::new(socket(), Arc::clone(&region), ring_end, completed, 0..FRAMES);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Network cards by AF_XDP: the drivers of igb, e1000e and virtio_net under Linux 6.12, in one emulated machine.
+"""Network cards by AF_XDP: the drivers of igb, e1000e and virtio_net under Linux 6.12 and 7.3, in one emulated machine.
 
 Each card under test has a cable to another one, of which a namespace has the device: a host at the other end."""
 
@@ -18,8 +18,8 @@ MAC, FAR_MAC = "52:54:00:00:00:01", "52:54:00:00:00:02"
 class Card(PodLab):
     """A machine whose card `card0` leads to 10.9.0.2 in the namespace `far`; the bridge has 10.9.0.1."""
 
-    def __init__(self, lab, model, driver, **properties):
-        super().__init__(lab, modules=(driver, "virtio_net", "tun"), cards=[
+    def __init__(self, lab, model, driver, variant="", **properties):
+        super().__init__(lab, modules=(driver, "virtio_net", "tun"), variant=variant, cards=[
             Wired(model, 0, MAC, **properties), Wired("virtio-net-pci", 0, FAR_MAC)])
         for mac, name in ((MAC, "card0"), (FAR_MAC, "far0")):
             device = self.run(f"grep -l {mac} /sys/class/net/*/address").split("/")[4]
@@ -78,6 +78,11 @@ def exercise(card, mode, options=""):
 def scenario_igb(lab):
     card = Card(lab, "igb", "igb")
     exercise(card, "native")
+    changes(card)
+
+
+def changes(card):
+    """Queues, links and rings of a card change under a port."""
     # The number of queues comes back with the end of the port, and not after kill -9.
     card.run("ethtool -L card0 combined 2")
     card.plug()
@@ -98,6 +103,23 @@ def scenario_igb(lab):
     card.ping()
 
 
+@limit(1200)
+def scenario_igb_zero_copy(lab):
+    """Linux 7.3: the driver reads and writes the switch's memory."""
+    card = Card(lab, "igb", "igb", variant="-next")
+    exercise(card, "native-with-zerocopy")
+    changes(card)
+
+
+@limit(1200)
+def scenario_virtio_net_zero_copy(lab):
+    """Linux 7.3; the driver has zero copy where the device's DMA goes by the platform, and guest offloads are off."""
+    off = {f"guest_{name}": "off" for name in ("csum", "tso4", "tso6", "ecn", "ufo", "uso4", "uso6")}
+    card = Card(lab, "virtio-net-pci", "virtio_net", variant="-next", mq="on", vectors=10, iommu_platform="on",
+                **{"disable-legacy": "on"}, **off)
+    exercise(card, "native-with-zerocopy")
+
+
 @limit(600)
 def scenario_e1000e(lab):
     """A driver without XDP."""
@@ -111,6 +133,48 @@ def scenario_e1000e(lab):
 def scenario_virtio_net(lab):
     card = Card(lab, "virtio-net-pci", "virtio_net", mq="on", vectors=10)
     exercise(card, "native")
+
+
+NODES = [word for node in (0, 1) for word in (
+    "-device", f"pxb-pcie,id=pxb{node},bus_nr={64 + 64 * node},numa_node={node},bus=pcie.0",
+    "-device", f"pcie-root-port,id=port{node},bus=pxb{node},chassis={node + 1},slot={node + 1}")]
+
+
+@limit(600)
+def scenario_numa_nodes(lab):
+    """Two NUMA nodes, a card behind the PCI bridge of each: frames and workers are those of the card's node."""
+    macs = [f"52:54:00:00:01:0{node}" for node in (0, 1)]
+    lab = PodLab(lab, modules=("igb", "tun"), cpus=4, nodes=2, memory=1536, machine=NODES, settings=("pmd-cpu-mask=0xf",),
+                 cards=[Wired("igb", node, macs[node], bus=f"port{node}") for node in (0, 1)])
+    lab.bridge("br-ex")
+    for node in (0, 1):
+        device = lab.run(f"grep -l {macs[node]} /sys/class/net/*/address").split("/")[4]
+        lab.run(f"ip link set {device} down && ip link set {device} name card{node} && ip link set card{node} up")
+        assert lab.run(f"cat /sys/class/net/card{node}/device/numa_node").strip() == str(node)
+        # The thread that opens the queues is on the other node: memory does not come from where it happens to run.
+        lab.run(f"taskset -a -p {3 if node else 12:x} $(cat /run/ovs/vswitchd.pid)")
+        lab.vsctl(f"add-port br-ex card{node} -- set interface card{node} type=dpdk options:dpdk-devargs=net_af_xdp0,iface=card{node}")
+        assert lab.get(f"card{node}", "error") == "[]", lab.get(f"card{node}", "error")
+        assert lab.get(f"card{node}", "status:numa_id") == str(node)
+    maps = [line for line in lab.run("cat /proc/$(cat /run/ovs/vswitchd.pid)/numa_maps").splitlines() if "heddle-xsk" in line]
+    assert len(maps) == 2, maps
+    pages = [{int(n): int(count) for n, count in re.findall(r" N(\d)=(\d+)", line)} for line in maps]
+    assert sorted(list(p) for p in pages) == [[0], [1]], maps
+    shown = lab.appctl("dpif-netdev/pmd-rxq-show")
+    lab.tell(f"pages by node: {pages}")
+    found = re.findall(r"numa_id (\d) core_id (\d):\n(?:  (?!port).*\n)*  port: (card\d)", shown)
+    threads = {port: (numa, core) for numa, core, port in found}
+    assert threads["card0"][0] == "0" and threads["card1"][0] == "1", shown
+    for port, (node, core) in threads.items():
+        assert int(core) in ((0, 1), (2, 3))[int(node)], (port, node, core)
+    # The workers' own threads are pinned there.
+    tasks = lab.run("for t in /proc/$(cat /run/ovs/vswitchd.pid)/task/*; do echo $(cat $t/comm) $(grep Cpus_allowed_list $t/status); done")
+    assert all(re.search(rf"Cpus_allowed_list: {core}$", tasks, re.M) for _, core in threads.values()), tasks
+    # A user's wish for another node is shown.
+    lab.vsctl("set interface card1 other_config:pmd-rxq-affinity=0:0")
+    lab.wait("the crossing", lambda: re.search(r"numa_id 0 core_id 0:\n(?:  .*\n)*?  port: card1.*the port is on numa_id 1",
+                                               lab.appctl("dpif-netdev/pmd-rxq-show")))
+    lab.tell(lab.appctl("dpif-netdev/pmd-rxq-show"))
 
 
 @limit(600)

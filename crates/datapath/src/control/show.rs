@@ -242,6 +242,13 @@ pub(crate) fn pmd_rxq(c: &Control, core: Core, secs: u64) -> String {
                     },
                 );
                 usage(&mut s, cycles, total);
+                // Tests of Open vSwitch compare the text for pretended ports.
+                if let Some(numa) = p.config.numa.filter(|numa| *numa != w.numa)
+                    && !p.port.port_type().pretended
+                {
+                    s.truncate(s.trim_end().len());
+                    let _ = writeln!(s, "  (the port is on numa_id {numa})");
+                }
             }
         }
         if queues > 0 {

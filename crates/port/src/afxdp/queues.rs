@@ -1,9 +1,11 @@
 //! The queues of an `afxdp` port.
 
 use crate::drops::Drops;
+use crate::flow_hash;
 use crate::rates::Share;
 use crate::{Released, RxQueue, TxCounts, TxQueue, WakeFd, segment};
-use heddle_packet::{Burst, Csum, Packet, Pool};
+use arrayvec::ArrayVec;
+use heddle_packet::{BURST, Burst, Csum, Packet, Pool};
 use heddle_sys::Tsc;
 use heddle_xsk::{Refused, Rx, RxFaults, Tx};
 use parking_lot::Mutex;
@@ -73,6 +75,8 @@ pub(super) struct Senders {
     slots: Vec<Mutex<Option<Tx>>>,
     /// The number of slots in use.
     n: AtomicUsize,
+    /// A packet's flow, and not the worker, chooses the slot.
+    by_flow: AtomicBool,
     /// The device is administratively up.
     up: AtomicBool,
     /// Bytes of the longest frame that the device sends.
@@ -84,6 +88,7 @@ impl Default for Senders {
         Self {
             slots: (0..super::AfxdpPort::MAX_RXQ).map(|_| Mutex::new(None)).collect(),
             n: AtomicUsize::new(0),
+            by_flow: AtomicBool::new(false),
             up: AtomicBool::new(true),
             longest: AtomicUsize::new(usize::MAX),
         }
@@ -106,9 +111,27 @@ impl Senders {
         self.up.store(up, Ordering::Relaxed);
         self.longest.store(mtu as usize + ETH_AND_TAG, Ordering::Relaxed);
     }
-    fn slot(&self, worker: usize) -> Option<&Mutex<Option<Tx>>> {
-        let index = worker.checked_rem(self.n.load(Ordering::Relaxed))?;
-        self.slots.get(index)
+    pub(super) fn set_by_flow(&self, by_flow: bool) {
+        self.by_flow.store(by_flow, Ordering::Relaxed);
+    }
+    /// The chooser of slots, as `tx-steering` names it.
+    pub(super) fn steering(&self) -> &'static str {
+        match self.by_flow.load(Ordering::Relaxed) {
+            true => "hash",
+            false => "thread",
+        }
+    }
+    /// Index of a worker's slot. Workers share slots if there are fewer.
+    fn of_worker(&self, worker: usize) -> Option<usize> {
+        worker.checked_rem(self.n.load(Ordering::Relaxed))
+    }
+    /// Indices of the slots that a worker sends to.
+    fn used_by(&self, worker: usize) -> std::ops::Range<usize> {
+        match (self.by_flow.load(Ordering::Relaxed), self.of_worker(worker)) {
+            (_, None) => 0..0,
+            (false, Some(own)) => own..own + 1,
+            (true, Some(_)) => 0..self.n.load(Ordering::Relaxed),
+        }
     }
 }
 
@@ -132,7 +155,29 @@ impl AfxdpTx {
             counts.down += packets.len() as u64;
             return counts;
         }
-        let mut slot = self.senders.slot(self.rates.worker()).map(Mutex::lock);
+        let used = self.senders.used_by(self.rates.worker());
+        if used.len() <= 1 {
+            counts += self.send_to(used.start, pool, packets);
+            return counts;
+        }
+        for some in packets.chunks(BURST) {
+            let slot_of = |p: &&Packet| flow_hash::hash(p.head()) as usize % used.len();
+            let slots: ArrayVec<usize, BURST> = some.iter().map(slot_of).collect();
+            for slot in used.clone() {
+                let chosen = some.iter().zip(&slots).filter(|(_, s)| **s == slot);
+                let chosen: ArrayVec<&Packet, BURST> = chosen.map(|(p, _)| *p).collect();
+                if !chosen.is_empty() {
+                    counts += self.send_to(slot, pool, &chosen);
+                }
+            }
+        }
+        counts
+    }
+
+    /// Sends packets by one slot, in order.
+    fn send_to(&self, slot: usize, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
+        let mut counts = TxCounts::default();
+        let mut slot = self.senders.slots.get(slot).map(Mutex::lock);
         let Some(tx) = slot.as_mut().and_then(|slot| slot.as_mut()) else {
             counts.nowhere += packets.len() as u64;
             return counts;
@@ -169,11 +214,13 @@ impl TxQueue for AfxdpTx {
     fn release(&mut self, pool: &mut Pool) -> Released {
         let (rates, worker) = (self.rates.get(), self.rates.worker());
         let mut released = rates.release(worker, pool, &mut |pool, kept| self.send(pool, kept));
-        let mut slot = self.senders.slot(worker).map(Mutex::lock);
-        let tx = slot.as_mut().and_then(|slot| slot.as_mut());
-        if tx.is_some_and(Tx::send_pending) {
-            let soon = Tsc::now() + Tsc::from_us(RETRY_US);
-            released.next = Some(released.next.map_or(soon, |next| next.min(soon)));
+        for slot in self.senders.used_by(worker) {
+            let mut slot = self.senders.slots.get(slot).map(Mutex::lock);
+            let tx = slot.as_mut().and_then(|slot| slot.as_mut());
+            if tx.is_some_and(Tx::send_pending) {
+                let soon = Tsc::now() + Tsc::from_us(RETRY_US);
+                released.next = Some(released.next.map_or(soon, |next| next.min(soon)));
+            }
         }
         released
     }

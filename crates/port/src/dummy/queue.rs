@@ -3,8 +3,8 @@
 use super::state::{QueueId, Shared};
 use super::tso;
 use crate::drops::Drops;
+use crate::flow_hash;
 use crate::segment;
-use crate::virtio::spread;
 use crate::{RxQueue, TxCounts, TxQueue, WakeFd};
 use heddle_packet::{Burst, Offload, Packet, Pool};
 use heddle_wire::eth::is_vlan;
@@ -143,7 +143,7 @@ impl TxQueue for DummyTx {
             match done {
                 Ok(()) => {
                     let by = match state.by_flow {
-                        true => spread::hash(packet.head()) as usize,
+                        true => flow_hash::hash(packet.head()) as usize,
                         false => self.worker,
                     };
                     let queue = by % state.sent.len();

@@ -21,7 +21,6 @@ mod device;
 mod lease;
 mod rarp;
 mod rx;
-pub(crate) mod spread;
 mod state;
 mod takes;
 #[cfg(test)]

@@ -4,8 +4,9 @@
 //! A burst goes out with one taking of the ring and at most one notification. Packets whose metadata the
 //! guest has not negotiated are finished in software, one by one, in their place among the others.
 
+use super::Shared;
 use super::txset::{Choice, ToGuest, TxCell, TxSet};
-use super::{Shared, spread};
+use crate::flow_hash;
 use crate::gro::GsoKinds;
 use crate::rates::Share;
 use crate::segment;
@@ -116,7 +117,7 @@ impl VirtioTx {
         if let [cell] = &cells[..] {
             return send(self.set(), cell, pool, packets);
         }
-        let place = |p: &Packet| spread::hash(p.head()) as usize % cells.len();
+        let place = |p: &Packet| flow_hash::hash(p.head()) as usize % cells.len();
         for (i, cell) in cells.iter().enumerate() {
             for burst in packets.chunks(BURST) {
                 let mine: ArrayVec<&Packet, BURST> =

@@ -14,7 +14,7 @@
 //! room in the queue are dropped, as if the guest had none (`ovs_tx_failure_drops`). Only the session waits:
 //! for the end of a worker's burst.
 //!
-//! With `tx-steering=hash` a flow chooses its ring instead ([`super::spread`]). So all rings of a guest are
+//! With `tx-steering=hash` a flow chooses its ring ([`crate::flow_hash`]). So all rings of a guest are
 //! used, whatever the number of workers. A burst then takes each ring that one of its packets goes to.
 //!
 //! **Costs.** Two compare-and-swaps per burst, uncontended unless workers share a ring; a copy of each packet

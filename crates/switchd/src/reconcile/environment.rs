@@ -6,6 +6,7 @@ use heddle_datapath_api::PortNo;
 use heddle_offload::Marks;
 use heddle_port::Receivers;
 
+use super::claims::Claims;
 use super::globals::Globals;
 use super::guests::Guests;
 use super::kinds;
@@ -20,6 +21,8 @@ pub(super) struct Environment {
     pub(super) globals: Globals,
     pub(super) taps: Taps,
     pub(super) guests: Guests,
+    /// The host's devices that are ports of bridges.
+    pub(super) claims: Claims,
     /// Receiving sockets that were made for devices that become ports.
     pub(super) receivers: Arc<Receivers>,
     /// The programs by which packets' marks cross internal ports.
@@ -35,6 +38,7 @@ impl Environment {
             globals: Globals::new(),
             taps: Taps::default(),
             guests: Guests::default(),
+            claims: Claims::default(),
             receivers: Arc::default(),
             marks: Arc::default(),
             diverter: None,

@@ -30,6 +30,7 @@
 //! (`NOT_CONFIG`). Otherwise each write would count as a change of the configuration.
 
 mod bridge;
+mod claims;
 mod desired;
 mod driver;
 mod environment;

@@ -6,7 +6,7 @@
 //! There is no second decision, as in Open vSwitch, since a port opens its device for one of the two. State
 //! that an earlier daemon left in the kernel is adopted or removed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -121,6 +121,7 @@ impl Offloading {
             return;
         };
         let (mut ports, mut kept) = (Vec::new(), Vec::new());
+        let mut bypassing = HashSet::new();
         let taken = bridges.values().filter(|b| diverter.takes(&b.row.datapath_type));
         for (bridge, iface) in taken.flat_map(|b| b.ifaces.values().map(move |i| (b, i))) {
             let Some((port, row)) = bridge.row.interface(&iface.name) else {
@@ -134,6 +135,9 @@ impl Offloading {
             let Some((device, no)) = iface.device() else {
                 continue;
             };
+            if matches!(device.kind(), "afxdp" | "dpdk") {
+                bypassing.insert(no);
+            }
             // An internal port in a pod's namespace is not here.
             let internal = device.kind() == "internal" && device.is_here();
             if (internal || device.kind() == "system") && iface.status.ifindex != 0 {
@@ -148,6 +152,7 @@ impl Offloading {
         }
         ports.extend(underlay.links());
         ports.sort_by_key(|p| p.no);
+        offload.set_bypassing_ports(bypassing);
         offload.set_ports(&ports);
         offload.set_kept_ports(kept);
         offload.hold_adopted(globals.restore_wait);

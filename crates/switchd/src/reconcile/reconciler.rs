@@ -54,7 +54,12 @@ pub(super) struct Reconciler {
     applied: Option<i64>,
     /// Version of the database's schema.
     schema_version: Option<(u32, u32)>,
+    /// The earliest time of the next attempt to make interfaces that no event reports as possible.
+    next_retry_ms: u64,
 }
+
+/// The time between such attempts, milliseconds: each one applies the whole configuration.
+const RETRY_MS: u64 = 2000;
 
 /// The work that is due.
 #[derive(Clone, Copy, Default, Debug)]
@@ -89,6 +94,7 @@ impl Reconciler {
             bad_values: Vec::new(),
             applied: None,
             schema_version: None,
+            next_retry_ms: 0,
         }
     }
 
@@ -129,7 +135,7 @@ impl Reconciler {
         if due.routes && !due.reconfigure {
             self.follow_routes();
         }
-        let waited_for = due.links && self.is_waiting() || due.refresh && self.lacks_descriptors();
+        let waited_for = due.links && self.is_waiting() || due.refresh && self.has_to_retry();
         if due.reconfigure || changes.reconfigure || waited_for {
             let mut warnings = std::mem::take(&mut self.warnings);
             warnings.round(|| self.reconfigure(db));
@@ -147,10 +153,16 @@ impl Reconciler {
         self.bridges.values().any(|b| !b.failures.is_empty())
     }
 
-    /// Whether an interface could not be made for want of descriptors. No event reports free ones.
-    fn lacks_descriptors(&self) -> bool {
+    /// Whether an interface could not be made for a reason whose end no event reports. Descriptors were
+    /// missing, or another program used its device. True at most once in [`RETRY_MS`].
+    fn has_to_retry(&mut self) -> bool {
         let mut failures = self.bridges.values().flat_map(|b| b.failures.values());
-        failures.any(|f| f.error.lacks_descriptors())
+        let now_ms = heddle_sys::monotonic_ms();
+        let is_due = now_ms >= self.next_retry_ms && failures.any(|f| f.error.has_to_be_retried());
+        if is_due {
+            self.next_retry_ms = now_ms + RETRY_MS;
+        }
+        is_due
     }
 
     /// Reads the state of all devices and passes changes on to OpenFlow.

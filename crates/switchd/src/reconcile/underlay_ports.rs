@@ -152,7 +152,10 @@ impl UnderlayPorts {
         });
         let routes = &env.switch.ofproto.pipeline().underlay().routes;
         let mut wanted = devices(&configs, routes);
-        wanted.retain(|name| !of_bridges.contains(name) && !bridges.values().any(|b| b.has_interface(name)));
+        wanted.retain(|name| {
+            let is_port = of_bridges.contains(name) || env.claims.has(name);
+            !is_port && !bridges.values().any(|b| b.has_interface(name))
+        });
         let carriers = env.switch.carriers.read();
         let is_up = |device: &str| carriers.get(device) != Some(&false);
         let filter = filter(&configs, routes, is_up);

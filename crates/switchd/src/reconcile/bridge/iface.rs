@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 
+use heddle_datapath::DatapathError;
 use heddle_datapath_api::{MeterConfig, PortNo};
 use heddle_ofproto::Ofproto;
 use heddle_ofproto::bfd_port::BfdPort;
@@ -13,10 +14,11 @@ use heddle_ofproto::monitor::WatchedPort;
 use heddle_ofproto::tunnels::Tunnel;
 use heddle_openflow::Port as OfPort;
 use heddle_ovsdb::Uuid;
-use heddle_port::{DummyPort, Port, PortStatus, PortType};
+use heddle_port::{DummyPort, Port, PortError, PortStatus, PortType};
 use rustix::io::Errno;
 
 use crate::inventory::Item;
+use crate::reconcile::claims::Claim;
 use crate::reconcile::desired::Smap;
 
 /// One interface that exists.
@@ -32,6 +34,8 @@ pub(in crate::reconcile) struct Iface {
     pub(super) shown: &'static str,
     pub(in crate::reconcile) no: OfPort,
     pub(in crate::reconcile) body: Body,
+    /// No other port has the device.
+    pub(super) _claim: Option<Claim>,
     /// The status as last read.
     pub(in crate::reconcile) status: PortStatus,
     pub(super) options: Smap,
@@ -191,19 +195,30 @@ pub(in crate::reconcile) struct InterfaceError {
     pub(in crate::reconcile) text: Option<String>,
     /// The system's error, if the system refused.
     errno: Option<Errno>,
+    /// Another program uses the device.
+    is_busy: bool,
 }
 
 impl InterfaceError {
     /// An error of the datapath or of a port, with the text to show for it.
-    pub(in crate::reconcile) fn new(text: String, error: &dyn Error) -> Self {
+    pub(in crate::reconcile) fn new(text: String, error: &(dyn Error + 'static)) -> Self {
         let system = error.source().and_then(|e| e.downcast_ref());
+        let of_port = match error.downcast_ref() {
+            Some(DatapathError::Port(error)) => Some(error),
+            _ => error.downcast_ref::<PortError>(),
+        };
         Self {
             text: Some(text),
             errno: system.and_then(Errno::from_io_error),
+            is_busy: matches!(of_port, Some(PortError::Busy(_))),
         }
     }
+    /// Whether another attempt may succeed without an event before.
+    pub(in crate::reconcile) fn has_to_be_retried(&self) -> bool {
+        self.is_busy || self.lacks_descriptors()
+    }
     /// Whether the process, or the whole system, has no free descriptor.
-    pub(in crate::reconcile) fn lacks_descriptors(&self) -> bool {
+    fn lacks_descriptors(&self) -> bool {
         matches!(self.errno, Some(Errno::MFILE | Errno::NFILE))
     }
 }
@@ -214,6 +229,7 @@ impl From<String> for InterfaceError {
         Self {
             text: Some(text),
             errno: None,
+            is_busy: false,
         }
     }
 }

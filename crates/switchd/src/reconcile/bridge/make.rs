@@ -17,6 +17,7 @@ use heddle_tunnel::TunnelType;
 
 use super::iface::Session;
 use super::{Body, Iface, InterfaceError};
+use crate::reconcile::claims::Claim;
 use crate::reconcile::desired::{BridgeRow, InterfaceRow, PortRow};
 use crate::reconcile::environment::Environment;
 use crate::reconcile::mac;
@@ -24,6 +25,9 @@ use crate::reconcile::tunnels::Tunnels;
 
 /// Names that the datapaths themselves have.
 const RESERVED: [&str; 3] = ["ovs-netdev", "ovs-dummy", "ovs-system"];
+
+/// Key of `Interface.other_config`: the packets of a network card that the host's stack gets.
+pub(super) const XDP_PASS: &str = "heddle-xdp-pass";
 
 /// Maximum length of a kernel device's name, bytes (`IFNAMSIZ` without the final zero byte).
 const MAX_DEVICE_NAME_BYTES: usize = 15;
@@ -39,6 +43,7 @@ struct Opened {
     no: PortNo,
     /// The device's error for the requested MTU, if it refuses.
     mtu_refused: Option<String>,
+    claim: Option<Claim>,
 }
 
 /// Makes an interface that has no number yet; `taken`: names that another bridge has.
@@ -75,10 +80,11 @@ pub(super) fn make(
     if is_too_long(name, kind.open) {
         return Err(cannot_open("File name too long"));
     }
-    let (body, status, mtu_refused) = if let Some(ty) = kind.tunnel() {
+    let (body, status, mtu_refused, claim) = if let Some(ty) = kind.tunnel() {
         (
             Body::Tunnel(tunnels.add(bridge, row, ty, env)?),
             patch_status(),
+            None,
             None,
         )
     } else if kind.is_patch() {
@@ -86,15 +92,16 @@ pub(super) fn make(
             log::error!(target: "netdev_vport", "{why}");
             log::warn!(target: "netdev", "{name}: could not set configuration (Invalid argument)");
         });
-        (Body::Patch(peer?), patch_status(), None)
+        (Body::Patch(peer?), patch_status(), None, None)
     } else {
         let Opened {
             device,
             no,
             mtu_refused,
+            claim,
         } = open(bridge, row, kind.open, env)?;
         let status = device.status();
-        (Body::Device(device, no), status, mtu_refused)
+        (Body::Device(device, no), status, mtu_refused, claim)
     };
     Ok(Iface {
         name: name.clone(),
@@ -104,6 +111,7 @@ pub(super) fn make(
         shown: kind.shown,
         no: OfPort::NONE,
         body,
+        _claim: claim,
         status,
         options: row.options.clone(),
         mtu_request: row.mtu_request,
@@ -122,13 +130,26 @@ fn open(
     kind: &'static PortType,
     env: &Environment,
 ) -> Result<Opened, InterfaceError> {
-    let failed = |text: String, error: &dyn Error| {
+    let failed = |text: String, error: &(dyn Error + 'static)| {
         log::warn!(target: "bridge", "{text}");
         InterfaceError::new(text, error)
     };
     let options = &row.options.0;
+    let mut claim = None;
+    // An internal port makes its device.
+    if let Some(device) = kind.device(&row.name, options).filter(|_| !kind.persists) {
+        let taken = env.claims.take(&device, &row.name).map_err(|owner| {
+            let text = format!("could not open network device {device} (it is the device of port {owner})");
+            log::warn!(target: "bridge", "{text}");
+            InterfaceError::from(text)
+        });
+        claim = Some(taken?);
+    }
     let made = kind.open(&row.name, options, &Opening { env, bridge, row });
     let device = made.map_err(|e| failed(e.to_string(), &e))?;
+    if kind.persists && device.is_here() {
+        claim = env.claims.take(&row.name, &row.name).ok();
+    }
     let mtu_refused = request_mtu(device.as_ref(), row);
     steer_tx(device.as_ref(), row);
     let datapath = &env.switch.datapath;
@@ -151,6 +172,7 @@ fn open(
         device,
         no,
         mtu_refused,
+        claim,
     })
 }
 
@@ -217,6 +239,9 @@ impl Host for Opening<'_> {
     }
     fn receivers(&self) -> Option<Arc<heddle_port::Receivers>> {
         Some(self.env.receivers.clone())
+    }
+    fn xdp_pass(&self) -> Option<&str> {
+        self.row.other_config.get(XDP_PASS)
     }
     fn vhost(&self, name: &str) -> Result<VhostContext, PortError> {
         self.env.guests.vhost(name, &self.env.switch, &self.env.globals)

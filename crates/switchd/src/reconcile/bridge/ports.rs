@@ -7,7 +7,7 @@ use heddle_datapath_api::PortNo;
 use heddle_openflow::Port as OfPort;
 use heddle_port::{Port, PortStatus};
 
-use super::make::{make, patch_peer, request_mtu, set_queues, steer_tx};
+use super::make::{XDP_PASS, make, patch_peer, request_mtu, set_queues, steer_tx};
 
 use super::{Body, BridgeReconciler, Failure, Iface, InterfaceError};
 use crate::inventory::port_text;
@@ -229,6 +229,7 @@ fn reconfigure_device(
     {
         log::warn!(target: "netdev", "{}: could not set configuration ({error})", row.name);
     }
+    device.set_xdp_pass(row.other_config.get(XDP_PASS));
     set_queues(no, row, &device.status(), &env.switch.datapath);
     steer_tx(device.as_ref(), row);
     true

@@ -64,6 +64,8 @@ const SETTINGS: &[Setting] = &[
     ("Port", "bond_fake_iface", Condition::Column, Level::Info, "no device stands for the bond"),
     ("Interface", "cfm_mpid", Condition::Any, Level::Warn, "no continuity checks are sent"),
     ("Interface", "lldp", Condition::KeyIs("enable", "true"), Level::Warn, "no LLDP is sent"),
+    ("Interface", OTHER, Condition::KeyOfOthers("heddle-xdp-pass"), Level::Info, "AF_XDP is for types afxdp and dpdk"),
+    ("Interface", "options", Condition::KeyIs("rx-steering", "rss+lacp"), Level::Info, "the device's own hash chooses the queue"),
     ("Interface", "options", Condition::KeyOfOthers("n_rxq_desc"), Level::Info, "rings have the device's own size"),
     ("Interface", "options", Condition::KeyOfOthers("n_txq_desc"), Level::Info, "rings have the device's own size"),
     ("Interface", "options", Condition::Key("rx-flow-ctrl"), Level::Info, PAUSE),

@@ -1,6 +1,6 @@
-//! Choice of a guest's ring for a packet by its flow (`tx-steering=hash`).
+//! Choice of a device's transmit queue for a packet by its flow (`tx-steering=hash`).
 //!
-//! The packets of a flow stay in one ring and so in order; flows spread over all. Addresses, protocol and
+//! The packets of a flow stay in one queue and so in order; flows spread over all. Addresses, protocol and
 //! ports decide. For fragments, of which only the first has ports, and for other packets than IP, the
 //! addresses decide. A wrong guess spreads badly, it misforwards nothing.
 
