@@ -60,18 +60,44 @@ class Nic:
                 "-device", f"virtio-net-pci,netdev=n{index},mac={self.mac},romfile={extra}"]
 
 
+class FailoverPair:
+    """A fast card with a virtio card as its standby, in one namespace of this machine (virtio 1.2, 5.1.3:
+    VIRTIO_NET_F_STANDBY). QEMU unplugs the fast card for a migration, and plugs it in at the target.
+
+    model: e1000e or igb; representor: tap whose other end is that card; standby: tap, or path of a
+    vhost-user socket (of a dpdkvhostuserclient port)."""
+
+    def __init__(self, model, mac, representor, standby):
+        self.model, self.mac, self.representor, self.standby = model, mac, representor, standby
+
+    def arguments(self, index, qemu):
+        # Open vSwitch without userspace-tso does not complete the partial checksums of a virtio header.
+        tap = "script=no,downscript=no,vnet_hdr=off"
+        standby = ["-netdev", f"tap,id=s{index},ifname={self.standby},{tap}"]
+        if "/" in self.standby:
+            standby = ["-chardev", f"socket,id=c{index},path={self.standby},server=on,wait=off",
+                       "-netdev", f"vhost-user,id=s{index},chardev=c{index}"]
+        return [*standby, "-netdev", f"tap,id=p{index},ifname={self.representor},{tap}",
+                "-device", f"pcie-root-port,id=slot{2 * index},chassis={2 * index + 1}",
+                "-device", f"pcie-root-port,id=slot{2 * index + 1},chassis={2 * index + 2}",
+                "-device", f"virtio-net-pci,id=virtio{index},bus=slot{2 * index},netdev=s{index},mac={self.mac},romfile=,failover=on",
+                "-device", f"{self.model},id=fast{index},bus=slot{2 * index + 1},netdev=p{index},mac={self.mac},romfile=,"
+                           f"failover_pair_id=virtio{index}"]
+
+
 class Guest:
     """One QEMU process.  qemu: qemu10 or qemu7; memory in MiB; incoming: where a migration will come from.
 
     variant: "-next" for the kernel of setup-guest's part kernel-next. `machine` are further words of QEMU's command line.
-    `nodes` is the number of NUMA nodes, which have equal shares of processors and memory.
+    `nodes` is the number of NUMA nodes, which have equal shares of processors and memory. netns: the namespace of QEMU's
+    taps.
     """
 
     def __init__(self, trace, name, nics, qemu="qemu10", cpus=1, memory=256, incoming=None, iommu=False, kernel="",
-                 directory=None, host=False, variant="", machine=(), nodes=1):
+                 directory=None, host=False, variant="", machine=(), nodes=1, netns=None):
         self.trace, self.name, self.nics, self.qemu = trace, name, nics, qemu
         self.cpus, self.memory, self.incoming, self.iommu, self.kernel = cpus, memory, incoming, iommu, kernel
-        self.variant, self.machine, self.nodes = variant, list(machine), nodes
+        self.variant, self.machine, self.nodes, self.netns = variant, list(machine), nodes, netns
         # host: commands run with this machine's programs (its root, read-only), and what they write goes to memory.
         self.host = host
         if host:
@@ -94,7 +120,8 @@ class Guest:
             if self.nodes > 1:
                 share = self.cpus // self.nodes
                 memory += ["-numa", f"node,nodeid={node},cpus={node * share}-{(node + 1) * share - 1},memdev=mem{node}"]
-        words = [os.path.join(CACHE, "bin", self.qemu), "-M", machine, "-accel", "tcg,thread=multi", "-cpu", "max",
+        words = ["ip", "netns", "exec", self.netns] if self.netns else []
+        words += [os.path.join(CACHE, "bin", self.qemu), "-M", machine, "-accel", "tcg,thread=multi", "-cpu", "max",
                  "-smp", self.cpus, "-m", f"{self.memory}M", "-nodefaults", "-no-user-config", "-display", "none",
                  "-no-reboot", *memory,
                  "-kernel", f"{CACHE}/vmlinux{self.variant}", "-initrd", f"{CACHE}/initramfs{self.variant}", "-append",

@@ -14,7 +14,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from lab import frames
+from lab import REFERENCE, frames
 from lab.runner import Skip, limit, main
 from lab.shell import wait_for
 from lab.vhost import heddle_path
@@ -282,9 +282,9 @@ def connection(zone, number, guest=GUEST):
     return struct.pack("!HHBI", zone, 0, 6, 3_600_000) + ends + window * 2
 
 
-def moved_file(path, connections, port=PORT, zones=(PORT, "gw_snat"), version=1, key=None, live=0):
-    """Writes a file as `heddle migrate export` does, with any content."""
-    header = struct.pack("!BQ", live, int(time.time())) + text(port) + text("a test") + struct.pack("!H", len(zones))
+def moved_file(path, connections, port=PORT, zones=(PORT, "gw_snat"), version=1, key=None, live=0, age=0):
+    """Writes a file as `heddle migrate export` does, with any content. age: seconds since its export."""
+    header = struct.pack("!BQ", live, int(time.time()) - age) + text(port) + text("a test") + struct.pack("!H", len(zones))
     out = b"HDLMIGR\n" + struct.pack("!HBB", version, 1 if key else 0, 0) + section(1, header + b"".join(map(text, zones)))
     for at in range(0, len(connections), 10_000):
         part = connections[at:at + 10_000]
@@ -294,6 +294,33 @@ def moved_file(path, connections, port=PORT, zones=(PORT, "gw_snat"), version=1,
     with open(path, "wb") as file:
         file.write(out)
     os.chmod(path, 0o600)
+
+
+def pipes_of_others(move, sw, key):
+    """A FIFO that any user may write to is no file and no key."""
+    pipe = move.file("pipe")
+    os.mkfifo(pipe)
+    os.chmod(pipe, 0o666)
+    for options, why in ((("-f", pipe), "others may change this file"), (("-f", move.file(), "--key-file", pipe), "others may read the key")):
+        # A writer, so that the command does not wait for one.
+        writer = subprocess.Popen(["sh", "-c", f"cat {key} >{pipe}"], stderr=subprocess.DEVNULL)
+        try:
+            refused(sw, why, "import", *options, PORT)
+        finally:
+            writer.kill()
+            writer.wait()
+
+
+@limit(100)
+def scenario_a_switch_without_moves(lab):
+    """At a switch that has no such commands, each step is refused with one sentence."""
+    if not os.access(REFERENCE, os.X_OK):
+        raise Skip("Open vSwitch is not installed")
+    sw = lab.switch(binary=REFERENCE)
+    path = f"{sw.dir}/moved"
+    moved_file(path, [connection(0, 1)])
+    for words in (("prepare", PORT), ("export", "-f", f"{sw.dir}/new", PORT), ("import", "-f", path, PORT), ("finish", PORT), ("abort", PORT), ("status",)):
+        refused(sw, "this daemon is not Heddle's, or an older one", *words)
 
 
 @limit(100)
@@ -333,10 +360,40 @@ def scenario_what_is_refused(lab):
     refused(second, "the key is another one", "import", "-f", path, "--key-file", other_key, PORT)
     os.chmod(other_key, 0o644)
     refused(second, "others may read the key", "import", "-f", path, "--key-file", other_key, PORT)
+    for age, why in ((7200, "was written 72"), (-7200, "after this node's time")):
+        moved_file(path, [connection(0, 1)], age=age)
+        refused(second, why, "import", "-f", path, PORT)
+        refused(second, why, "prepare", "-f", path, PORT)
+    pipes_of_others(move, second, key)
+    moved_file(path, [connection(0, 1)], key=b"0123456789abcdef")
     assert second.appctl("dpctl/dump-conntrack") == ""
     heddle(second, "import", "-f", path, "--key-file", key, PORT)
     assert len(tracked(second, ZONES[1][PORT])) == 1
+    # This node is the target. As the source of a move, `finish` would end the guest's connections.
+    refused(second, "this node is the target of a move that is not finished", "export", "-f", move.file("back"), PORT)
+    assert "target" in heddle(second, "status")[1] and not os.path.exists(move.file("back"))
     assert "1 imported connections have ended here" in heddle(second, "abort", PORT)[1]
+    heddle(second, "export", "-f", move.file("back"), PORT)
+    moved_file(path, [connection(0, 1)])
+    refused(second, "this node is the source of a move that is not finished", "import", "-f", path, PORT)
+    assert "all connections stay" in heddle(second, "abort", PORT)[1]
+    # Old files are accepted on request.
+    moved_file(path, [connection(0, 1)], age=7200)
+    heddle(second, "import", "-f", path, "--max-age", "10000", PORT)
+    heddle(second, "abort", PORT)
+    # No connection is taken: no success.
+    moved_file(path, [connection(0, 1)], zones=("elsewhere",))
+    done, out = heddle(second, "import", "-f", path, PORT, check=False)
+    assert done.returncode == 1 and "no connection of the file was taken" in out and "zone elsewhere is not known here" in out, out
+    heddle(second, "abort", PORT)
+    zone = second.get("bridge", "br0", "external_ids:ct-zone-web-1")
+    names = second.get("bridge", "br0", "external_ids")
+    second.vsctl("clear", "bridge", "br0", "external_ids")
+    refused(second, "nothing can move: bridge br0 has no external_ids:ct-zone-web-1", "export", "-f", move.file("none"), PORT)
+    assert not os.path.exists(move.file("none"))
+    heddle(second, "abort", PORT)
+    second.vsctl("set", "bridge", "br0", f"external_ids={names}")
+    assert second.get("bridge", "br0", "external_ids:ct-zone-web-1") == zone
 
     # Another tenant's zone and addresses, an unknown zone, and limits: named, counted, not taken.
     names = (PORT, OTHER, "gw_snat", "elsewhere")

@@ -102,10 +102,17 @@ def scenario_link_and_rows(lab):
     def comes(number):
         peer.send(frame(GUEST, PEER, number))
         return arrived(e1, number, 0.5)
-    numbers = iter(range(10, 60))
+    numbers = iter(range(10, 90))
     wait_for("packets by the standby", lambda: comes(next(numbers)), interval=0.1)
     assert "LINK_DOWN" not in p.sw.ofctl("show", "br0").split("(vp)")[1].split("speed")[0]
-    p.net.ip(p.guest, "link", "set", "e0", "up")
+    # Both devices are down, and come back.
+    p.net.ip(p.guest, "link", "set", "e1", "down")
+    wait_for("the port to be down", lambda: "LINK_DOWN" in p.sw.ofctl("show", "br0").split("(vp)")[1].split("speed")[0], interval=0.1)
+    for dev in ("e1", "e0"):
+        p.net.ip(p.guest, "link", "set", dev, "up")
+    e1.close()
+    e1 = p.net.raw(p.guest, "e1")
+    wait_for("packets by the standby", lambda: comes(next(numbers)), interval=0.1)
     p.sw.vsctl("set", "interface", "vs", "other_config:heddle-standby-for=nowhere")
     wait_for("a port of its own", lambda: "(vs)" in p.sw.ofctl("show", "br0"))
     assert "the bridge has no such interface, so it is a port of its own" in p.sw.log()
@@ -119,6 +126,176 @@ def scenario_link_and_rows(lab):
     assert arrived(peer, 100) == 1
     peer.send(frame(GUEST, PEER, 101))
     assert arrived(e0, 101) == 1
+
+
+def status(p, name):
+    """Keys of the pair in an interface's status: (other interface, active device)."""
+    found = dict(re.findall(r"heddle-([a-z-]+)=\"?([^\",}]+)", p.sw.get("interface", name, "status")))
+    return found.get("standby") or found.get("standby-for"), found.get("active")
+
+
+def wait_status(p, name, want):
+    wait_for(f"status {want} of {name}", lambda: status(p, name) == want, interval=0.1)
+
+
+def fault(p, name, words):
+    """Waits until the interface's error has these words, and the log, too."""
+    wait_for(f"an error of {name}: {words}", lambda: words in p.sw.get("interface", name, "error"), interval=0.1)
+    assert words in p.sw.log(), words
+
+
+@limit(150)
+def scenario_the_active_device_stays(lab):
+    """A restart, another address in the database and a further standby do not change the active device."""
+    p = Pair(lab)
+    e0, e1, peer = p.raw()
+    wait_status(p, "vp", ("vs", "vp"))
+
+    def uses(number, device, other):
+        peer.send(frame(GUEST, PEER, number))
+        assert arrived(device, number) == 1 and arrived(other, number, 0.2) == 0, number
+    e1.send(frame(PEER, GUEST, 1))
+    assert arrived(peer, 1) == 1
+    uses(2, e1, e0)
+    for name, other in (("vp", "vs"), ("vs", "vp")):
+        wait_status(p, name, (other, "vs"))
+    # Another address: at once, though the database has no other change.
+    p.sw.vsctl("set", "interface", "vp", "external_ids:attached-mac=02:00:00:00:00:06")
+    fault(p, "vs", f"external_ids:attached-mac={GUEST} has no effect: vp has 02:00:00:00:00:06")
+    e0.send(frame(PEER, GUEST, 3))
+    assert arrived(peer, 3) == 1
+    uses(4, e1, e0)
+    p.sw.vsctl("set", "interface", "vp", f"external_ids:attached-mac={GUEST}")
+    p.sw.wait_column("interface", "vs", "error", "[]")
+    uses(5, e1, e0)
+    # A further standby, whose name comes first.
+    p.net.veth(p.sw.netns, "va", p.guest, "e2")
+    p.sw.vsctl("add-port", "br0", "va", "--", "set", "interface", "va", "ofport_request=7", "other_config:heddle-standby-for=vp")
+    fault(p, "va", "heddle-standby-for=vp: vs is its standby, so it is a port of its own")
+    uses(6, e1, e0)
+    assert status(p, "vp") == ("vs", "vs") and status(p, "va") == (None, None)
+    # The daemon is killed: no frame of the guest is needed.
+    p.sw.stop_daemon(9)
+    p.sw.start_daemon()
+    p.sw.wait_column("interface", "vs", "ofport", 6)
+    wait_status(p, "vp", ("vs", "vs"))
+    wait_for("packets by the switch", lambda: (peer.send(frame(PEER[:-1] + "1", PEER, 9)), peer.send(frame(GUEST, PEER, 7)), arrived(e1, 7, 0.5))[2],
+             interval=0.1)
+    uses(8, e1, e0)
+    e0.send(frame(PEER, GUEST, 10))
+    assert arrived(peer, 10) == 1
+    uses(11, e0, e1)
+    for sock in (e0, e1, peer):
+        sock.close()
+
+
+@limit(100)
+def scenario_settings_without_effect(lab):
+    """Settings that a pair ignores, and interfaces that cannot be in one, are errors of the interface."""
+    p = Pair(lab)
+    p.sw.vsctl("add-br", "br1", "--", "set", "bridge", "br1", "datapath_type=netdev")
+    p.sw.vsctl("add-port", "br0", "pa", "--", "set", "interface", "pa", "type=patch", "options:peer=pb",
+               "--", "add-port", "br1", "pb", "--", "set", "interface", "pb", "type=patch", "options:peer=pa")
+    p.sw.vsctl("add-port", "br0", "vx", "--", "set", "interface", "vx", "type=vxlan", "options:remote_ip=192.0.2.1")
+    p.net.veth(p.sw.netns, "va", p.guest, "e2")
+    p.sw.vsctl("add-port", "br0", "va")
+    for primary, why in (("pa", "tunnels and patch ports have no device"), ("vx", "tunnels and patch ports have no device"),
+                         ("vs", "that interface is a standby, too"), ("br0", "neither the interface itself nor the bridge's own port")):
+        p.sw.vsctl("set", "interface", "va", f"other_config:heddle-standby-for={primary}")
+        fault(p, "va", f"heddle-standby-for={primary}: {why}")
+        assert "(va)" in p.sw.ofctl("show", "br0")
+    p.sw.vsctl("set", "interface", "va", "other_config:heddle-standby-for=none")
+    p.sw.wait_column("interface", "va", "error", "[]")
+    p.sw.vsctl("set", "port", "vs", "tag=7")
+    fault(p, "vs", "it is the standby of vp, so VLANs and other settings of the port have no effect: set them at vp")
+    p.sw.vsctl("set", "port", "vp", "tag=7")
+    p.sw.wait_column("interface", "vs", "error", "[]")
+    p.sw.vsctl("--", "--id=@p", "get", "port", "vs", "--", "--id=@o", "get", "port", "va", "--", "--id=@m", "create", "mirror", "name=m",
+               "select-src-port=@p", "output-port=@o", "--", "set", "bridge", "br0", "mirrors=@m")
+    fault(p, "vs", "have no effect: set them at vp")
+    p.sw.vsctl("clear", "bridge", "br0", "mirrors")
+    p.sw.wait_column("interface", "vs", "error", "[]")
+    p.sw.vsctl("set", "interface", "vs", "ingress_policing_rate=1000")
+    fault(p, "vs", "so ingress_policing have no effect")
+    p.sw.vsctl("set", "interface", "vs", "ingress_policing_rate=0")
+    for mac in ("nonsense", "01:00:00:00:00:05", "00:00:00:00:00:00"):
+        p.sw.vsctl("set", "interface", "vp", f"external_ids:attached-mac=\"{mac}\"")
+        fault(p, "vp", f"external_ids:attached-mac={mac} is no address of a guest: it has no effect")
+    p.sw.vsctl("set", "interface", "vp", f"external_ids:attached-mac={GUEST}")
+    p.sw.wait_column("interface", "vp", "error", "[]")
+
+
+@limit(100)
+def scenario_devices_of_one_guest_are_recognised(lab):
+    """The same iface-id and attached-mac: a tap is the standby of another device."""
+    p = Pair(lab)
+    p.sw.vsctl("del-port", "vs")
+    p.net.ip(p.sw.netns, "tuntap", "add", "ta", "mode", "tap")
+    p.net.ip(p.sw.netns, "link", "set", "ta", "up")
+    p.sw.vsctl("add-port", "br0", "ta", "--", "set", "interface", "ta", "external_ids:iface-id=web-1", f"external_ids:attached-mac={GUEST}")
+    p.sw.wait_column("interface", "ta", "ofport", lambda text: text.isdigit())
+    assert "(ta)" in p.sw.ofctl("show", "br0")
+    # Ids alone change, as when an orchestrator writes them later.
+    p.sw.vsctl("set", "interface", "vp", "external_ids:iface-id=web-1")
+    wait_status(p, "vp", ("ta", "vp"))
+    wait_status(p, "ta", ("vp", "vp"))
+    assert "(ta)" not in p.sw.ofctl("show", "br0")
+    for off, on in ((("remove", "interface", "ta", "external_ids", "iface-id"), ("set", "interface", "ta", "external_ids:iface-id=web-1")),
+                    (("set", "interface", "ta", "other_config:heddle-standby-for=none"),
+                     ("remove", "interface", "ta", "other_config", "heddle-standby-for"))):
+        p.sw.vsctl(*off)
+        wait_for("a port of its own", lambda: "(ta)" in p.sw.ofctl("show", "br0"))
+        p.sw.vsctl(*on)
+        wait_for("one port", lambda: "(ta)" not in p.sw.ofctl("show", "br0"))
+
+
+@limit(100)
+def scenario_packets_that_return(lab):
+    """`in_port` sends a packet back by the device that it came from, not by the active one."""
+    p = Pair(lab)
+    e0, e1, peer = p.raw()
+    p.sw.ofctl("add-flow", "br0", "priority=100,in_port=5,dl_src=02:00:00:00:00:77,actions=in_port")
+    e0.send(frame(PEER, GUEST, 1))
+    assert arrived(peer, 1) == 1
+    e1.send(frame(PEER, "02:00:00:00:00:77", 2))
+    assert arrived(e1, 2) == 1 and arrived(e0, 2, 0.2) == 0
+    e0.send(frame(PEER, "02:00:00:00:00:77", 3))
+    assert arrived(e0, 3) == 1 and arrived(e1, 3, 0.2) == 0
+    for sock in (e0, e1, peer):
+        sock.close()
+
+
+@limit(100)
+def scenario_a_guest_that_alternates_is_limited(lab):
+    """A guest that sends by both devices in turns causes 20 changes a second, after 20 at once."""
+    p = Pair(lab)
+    e0, e1, peer = p.raw()
+    began, number, sent = time.monotonic(), 100, 0
+    while time.monotonic() < began + 5:
+        for sock in (e0, e1):
+            sock.send(frame(PEER, GUEST, 1))
+        sent += 2
+        time.sleep(0.0005)
+    took = time.monotonic() - began
+
+    def changes():
+        found = re.findall(r"the guest uses \w+ now \((\d+) changes\)", p.sw.log())
+        return int(found[-1]) if found else 0
+    wait_for("a line of the log", lambda: "changes its device too often, some changes came late" in p.sw.log())
+    most = 20 + 20 * (took + 2)
+    print(f"  {sent} frames in turns within {took:.1f} s: {changes()} changes (at most {most:.0f})")
+    assert 20 <= changes() <= most < sent / 4
+    # At the end, the guest's device is found, and without further frames than its usual ones.
+    for sock, other in ((e1, e0), (e0, e1)):
+        def comes():
+            nonlocal number
+            number += 1
+            sock.send(frame(PEER, GUEST, 2))
+            peer.send(frame(GUEST, PEER, number))
+            return arrived(sock, number, 0.3)
+        wait_for("packets by that device", comes, 5, 0.05)
+    for sock in (e0, e1, peer):
+        sock.close()
 
 
 class Pinger:
@@ -178,8 +355,10 @@ def scenario_changes_under_a_stateful_rule(lab):
     pinger = Pinger(p)
     changes = 200
     for turn in range(changes):
-        # The guest changes over when its packets have come.
+        # The guest changes over when its packets have come, below the limit of 20 changes a second.
+        began = time.monotonic()
         pinger.ping(turn % 2, 5)
+        time.sleep(max(0, began + 0.06 - time.monotonic()))
     answers, number, misplaced = pinger.answers, pinger.number, pinger.misplaced
     missing = [n for n in range(1, number + 1) if n not in answers]
     print(f"  {changes} changes: {len(missing)} of {number} pings lost, {sum(n > 1 for n in answers.values())} twice, "

@@ -20,7 +20,7 @@ use heddle_sys::{NetConfig, netns};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Key of `external_ids`: the device's state before ADD, [`Before`] as JSON.
+/// Key of `external_ids`: the device's state before ADD, [`SavedState`] as JSON.
 pub(crate) const BEFORE: &str = "heddle-cni/device";
 
 /// A device of the host for a pod, and its representor.
@@ -39,7 +39,7 @@ pub(crate) struct HostDevice {
 /// State of a device before it went to a pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-struct Before {
+struct SavedState {
     name: String,
     mac: Option<[u8; 6]>,
     mtu: u32,
@@ -141,7 +141,7 @@ impl HostDevice {
 
     /// The value of [`BEFORE`].
     pub(crate) fn before(&self) -> String {
-        let before = Before {
+        let before = SavedState {
             name: self.device.name.clone(),
             mac: self.device.mac,
             mtu: self.device.mtu_bytes,
@@ -242,7 +242,7 @@ fn unused(host: &NetConfig, db: &mut Db, name: &str) -> Result<Device, Failure> 
 /// Moves the device of a pod's Interface back to the host, and restores its state. Errors are ignored: the
 /// pod is gone in any case.
 pub(crate) fn give_back(interface: &PodInterface) {
-    let Ok(before) = serde_json::from_str::<Before>(interface.id(BEFORE)) else {
+    let Ok(before) = serde_json::from_str::<SavedState>(interface.id(BEFORE)) else {
         return;
     };
     let Ok(host) = NetConfig::new(None) else { return };
@@ -285,16 +285,16 @@ pub(crate) fn give_back(interface: &PodInterface) {
 }
 
 /// Moves the device out of the pod's namespace, if the namespace exists and has it.
-fn take_out(interface: &PodInterface, before: &Before, host: &NetConfig) {
+fn take_out(interface: &PodInterface, saved: &SavedState, host: &NetConfig) {
     let inode = interface.id(NETNS_INODE).parse().ok();
     let path = interface.id(NETNS);
     if !Pod::exists(path, inode) {
         return;
     }
     let Ok(pod) = Pod::open(path) else { return };
-    let device = match before.bus.is_empty() {
+    let device = match saved.bus.is_empty() {
         true => pod.device(interface.id(IFNAME)).ok().flatten(),
-        false => by_bus(&pod.net, &before.bus),
+        false => by_bus(&pod.net, &saved.bus),
     };
     let (Some(device), Ok(home)) = (device, netns::open(Path::new("/proc/self/ns/net"))) else {
         return;
@@ -308,7 +308,7 @@ fn take_out(interface: &PodInterface, before: &Before, host: &NetConfig) {
         };
         pod.net.change(device.ifindex, &change)
     };
-    if let Err(e) = back(Some(&before.name)) {
+    if let Err(e) = back(Some(&saved.name)) {
         // Another device has the name now.
         if e.kind() == std::io::ErrorKind::AlreadyExists {
             let spare = format!("hdb{}", device.ifindex);
@@ -318,8 +318,8 @@ fn take_out(interface: &PodInterface, before: &Before, host: &NetConfig) {
 }
 
 /// Resets the card's settings of a virtual function to the driver's defaults.
-fn free_vf(before: &Before, host: &NetConfig) {
-    let Some((pf, number)) = &before.vf else { return };
+fn free_vf(saved: &SavedState, host: &NetConfig) {
+    let Some((pf, number)) = &saved.vf else { return };
     if let Ok(Some(pf)) = host.device(pf) {
         for change in [
             VfChange {

@@ -5,16 +5,16 @@
 //! and the same windows.
 //!
 //! **Use.** The source node scans its connections ([`Conntrack::scan`]) and copies those of the guest
-//! ([`Seen::portable`]). The target node adds them one by one ([`Conntrack::import`]). Both steps may be
+//! ([`Seen::copy`]). The target node adds them one by one ([`Conntrack::import`]). Both steps may be
 //! repeated with later copies. At the end the target calls [`Seen::settle`] for each, and the source ends its
 //! own connections ([`Conntrack::end_where`]).
 //!
 //! **Windows.** A copy may be older than the guest's last segment. Then the importer sets `learn`, and the
 //! tracker takes the windows from the next segment, as after an offload ([`crate::offloaded`]). This lasts
 //! until that segment, or until `settle`. The source does not know the windows of an offloaded connection
-//! ([`Portable::loose`]).
+//! ([`ConnCopy::loose`]).
 //!
-//! **Trust.** A copy may come from a hostile file: [`Portable::check`] refuses values that no tracker makes.
+//! **Trust.** A copy may come from a hostile file: [`ConnCopy::check`] refuses values that no tracker makes.
 //! The caller decides which zones and addresses it accepts.
 
 mod import;
@@ -32,11 +32,11 @@ use heddle_wire::ip::proto;
 use std::fmt;
 
 /// Maximum number of expected connections in a copy.
-pub const MAX_ANNOUNCED: usize = 8;
+pub const MAX_EXPECTED: usize = 8;
 
 /// A copy of one connection, for the tracker of another node.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Portable {
+pub struct ConnCopy {
     /// Tuple of the original direction.
     pub orig: Tuple,
     /// Tuple of the reply direction.
@@ -62,12 +62,12 @@ pub struct Portable {
     /// Offsets of sequence numbers after a helper's rewrites, original direction first; zero: none.
     pub skews: [u64; 2],
     /// Connections that the helper expects, and that have not begun.
-    pub announced: Vec<Announced>,
+    pub expected: Vec<Expected>,
 }
 
 /// A connection that a helper expects (Linux: expectation).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Announced {
+pub struct Expected {
     /// The announcing packet went in the reply direction.
     pub reply: bool,
     /// Port of the endpoint that sent the packet.
@@ -101,7 +101,7 @@ fn is_tuple(t: &Tuple) -> bool {
     fits(t.src.addr) && fits(t.dst.addr) && ends
 }
 
-impl Portable {
+impl ConnCopy {
     /// Refuses values that no tracker makes.
     ///
     /// # Errors
@@ -134,11 +134,11 @@ impl Portable {
         is(self.tcp.iter().flatten().all(scale), "a window scale above 14")?;
         is(!self.loose || self.tcp.is_some(), "unknown windows without TCP")?;
         is(
-            self.announced.len() <= MAX_ANNOUNCED,
-            "too many announced connections",
+            self.expected.len() <= MAX_EXPECTED,
+            "too many expected connections",
         )?;
         let control = self.flags() & crate::table::record::CONTROL != 0;
-        let controls = self.skews != [0; 2] || !self.announced.is_empty();
+        let controls = self.skews != [0; 2] || !self.expected.is_empty();
         is(!controls || control, "changes of a helper without a helper")
     }
     /// Flags of the record that the copy becomes.
@@ -185,14 +185,14 @@ impl Seen<'_> {
         self.record.clear_state(IMPORTED | UNTRIED | RELEARN);
     }
     /// Copies the connection for another tracker.
-    pub fn portable(&self) -> Portable {
+    pub fn copy(&self) -> ConnCopy {
         let (r, flags) = (self.record, self.record.flags());
         let orig = r.orig();
         let is_tcp = orig.proto == proto::TCP;
         // Under the lock all words are of one time. If the lock stays busy, they may differ in time.
         let peers = || r.with_peers(|peers| *peers).unwrap_or_else(|| r.peers());
         let state = r.state();
-        Portable {
+        ConnCopy {
             orig,
             reply: self.reply(orig),
             nat: match flags & (SNAT | DNAT) {
@@ -209,10 +209,10 @@ impl Seen<'_> {
             loose: is_tcp && state & (OFFLOADED | LOOSE | RELEARN) != 0,
             phase: r.phase(),
             skews: [false, true].map(|reply| r.skew(reply).0),
-            announced: self.announced(orig),
+            expected: self.expected(orig),
         }
     }
-    fn announced(&self, orig: Tuple) -> Vec<Announced> {
+    fn expected(&self, orig: Tuple) -> Vec<Expected> {
         if self.record.flags() & crate::table::record::CONTROL == 0 {
             return Vec::new();
         }
@@ -225,7 +225,7 @@ impl Seen<'_> {
         let port = |l4: u32| u16::try_from(l4).ok();
         all.into_iter()
             .filter_map(|(key, e)| {
-                Some(Announced {
+                Some(Expected {
                     reply: (key.src, key.dst) == (orig.src.addr, orig.dst.addr),
                     port: port(key.port)?,
                     own_port: e.port.and_then(port),

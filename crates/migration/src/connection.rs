@@ -17,7 +17,7 @@
 use crate::reader::Reader;
 use crate::{Error, MAX_SECTION_BYTES};
 use heddle_conntrack::tcp::{Peer, Scale, TcpState};
-use heddle_conntrack::transfer::{Announced, MAX_ANNOUNCED, Portable};
+use heddle_conntrack::transfer::{ConnCopy, Expected, MAX_EXPECTED};
 use heddle_conntrack::{CtHelper, NatEnd, Phase, Tuple};
 use heddle_wire::ip::proto;
 
@@ -29,7 +29,7 @@ const MARK: u16 = 1 << 4;
 const LABEL: u16 = 1 << 5;
 const LOOSE: u16 = 1 << 6;
 const SKEWS: u16 = 1 << 7;
-const ANNOUNCED: u16 = 1 << 8;
+const EXPECTED: u16 = 1 << 8;
 const FTP: u16 = 1 << 9;
 const TFTP: u16 = 1 << 10;
 /// Packets seen: two bits.
@@ -80,9 +80,9 @@ impl Chunk {
     pub fn is_empty(&self) -> bool {
         self.connections == 0
     }
-    /// Adds a connection of the zone with this index. `false`: there is no room, or [`Portable::check`]
+    /// Adds a connection of the zone with this index. `false`: there is no room, or [`ConnCopy::check`]
     /// refuses the connection.
-    pub fn add(&mut self, zone: u16, c: &Portable) -> bool {
+    pub fn add(&mut self, zone: u16, c: &ConnCopy) -> bool {
         if self.is_full() || c.check().is_err() {
             return false;
         }
@@ -97,7 +97,7 @@ impl Chunk {
     }
 }
 
-fn flags(c: &Portable) -> u16 {
+fn flags(c: &ConnCopy) -> u16 {
     let is = |condition: bool, flag: u16| if condition { flag } else { 0 };
     is(c.orig.ipv6, IPV6)
         | is(c.nat == Some(NatEnd::Src), SNAT)
@@ -107,7 +107,7 @@ fn flags(c: &Portable) -> u16 {
         | is(c.label != 0, LABEL)
         | is(c.loose, LOOSE)
         | is(c.skews != [0; 2], SKEWS)
-        | is(!c.announced.is_empty(), ANNOUNCED)
+        | is(!c.expected.is_empty(), EXPECTED)
         | is(c.helper == Some(CtHelper::Ftp), FTP)
         | is(c.helper == Some(CtHelper::Tftp), TFTP)
         | (c.phase as u16) << PHASE_SHIFT
@@ -130,7 +130,7 @@ fn put_tuple(out: &mut Vec<u8>, t: &Tuple) {
     }
 }
 
-fn put(out: &mut Vec<u8>, zone: u16, c: &Portable) {
+fn put(out: &mut Vec<u8>, zone: u16, c: &ConnCopy) {
     let flags = flags(c);
     out.extend(zone.to_be_bytes());
     out.extend(flags.to_be_bytes());
@@ -162,9 +162,9 @@ fn put(out: &mut Vec<u8>, zone: u16, c: &Portable) {
     if flags & SKEWS != 0 {
         c.skews.iter().for_each(|s| out.extend(s.to_be_bytes()));
     }
-    if flags & ANNOUNCED != 0 {
-        out.push(u8::try_from(c.announced.len()).unwrap_or(0));
-        for a in &c.announced {
+    if flags & EXPECTED != 0 {
+        out.push(u8::try_from(c.expected.len()).unwrap_or(0));
+        for a in &c.expected {
             let own = if a.own_port.is_some() { OWN_PORT } else { 0 };
             out.push(own | if a.reply { REPLY } else { 0 });
             out.extend(a.port.to_be_bytes());
@@ -196,7 +196,7 @@ impl<'a> Connections<'a> {
 }
 
 impl Iterator for Connections<'_> {
-    type Item = Result<(u16, Portable), Error>;
+    type Item = Result<(u16, ConnCopy), Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.left == 0 {
@@ -253,18 +253,18 @@ fn read_end(r: &mut Reader<'_>) -> Result<Peer, Error> {
     })
 }
 
-fn read_announced(r: &mut Reader<'_>) -> Result<Vec<Announced>, Error> {
+fn read_expected(r: &mut Reader<'_>) -> Result<Vec<Expected>, Error> {
     let n = usize::from(r.u8()?);
-    if n == 0 || n > MAX_ANNOUNCED {
-        return Err(Error::Malformed("the number of announced connections"));
+    if n == 0 || n > MAX_EXPECTED {
+        return Err(Error::Malformed("the number of expected connections"));
     }
     let one = |_| {
         let flags = r.u8()?;
         let (port, own) = (r.u16()?, r.u16()?);
         if flags & !(REPLY | OWN_PORT) != 0 || flags & OWN_PORT == 0 && own != 0 {
-            return Err(Error::Malformed("an announced connection"));
+            return Err(Error::Malformed("an expected connection"));
         }
-        Ok(Announced {
+        Ok(Expected {
             reply: flags & REPLY != 0,
             port,
             own_port: (flags & OWN_PORT != 0).then_some(own),
@@ -273,7 +273,7 @@ fn read_announced(r: &mut Reader<'_>) -> Result<Vec<Announced>, Error> {
     (0..n).map(one).collect()
 }
 
-fn read(r: &mut Reader<'_>) -> Result<(u16, Portable), Error> {
+fn read(r: &mut Reader<'_>) -> Result<(u16, ConnCopy), Error> {
     let (zone, flags, protocol, left_ms) = (r.u16()?, r.u16()?, r.u8()?, r.u32()?);
     let has = |flag: u16| flags & flag != 0;
     if has(!KNOWN) || has(SNAT) && has(DNAT) || has(FTP) && has(TFTP) {
@@ -290,7 +290,7 @@ fn read(r: &mut Reader<'_>) -> Result<(u16, Portable), Error> {
         Some(_) => read_tuple(r, ipv6, protocol)?,
         None => orig.reversed(),
     };
-    let c = Portable {
+    let c = ConnCopy {
         orig,
         reply,
         nat,
@@ -318,8 +318,8 @@ fn read(r: &mut Reader<'_>) -> Result<(u16, Portable), Error> {
             _ => return Err(Error::Malformed("flags that no connection has")),
         },
         skews: if has(SKEWS) { [r.u64()?, r.u64()?] } else { [0; 2] },
-        announced: if has(ANNOUNCED) {
-            read_announced(r)?
+        expected: if has(EXPECTED) {
+            read_expected(r)?
         } else {
             Vec::new()
         },

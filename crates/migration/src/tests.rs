@@ -3,7 +3,7 @@ mod fuzz;
 use super::*;
 use crate::connection::{Chunk, Connections};
 use heddle_conntrack::tcp::{Peer, Scale, TcpState};
-use heddle_conntrack::transfer::{Announced, Portable};
+use heddle_conntrack::transfer::{ConnCopy, Expected};
 use heddle_conntrack::{CtHelper, Endpoint, NatEnd, Phase, Tuple};
 use proptest::prelude::*;
 
@@ -22,14 +22,14 @@ fn end(addr: u128, l4: u32) -> Endpoint {
 }
 
 /// A connection of UDP over IPv4.
-fn plain() -> Portable {
+fn plain() -> ConnCopy {
     let orig = Tuple {
         src: end(0x0a00_0001, 1000),
         dst: end(0x0a00_0002, 53),
         proto: 17,
         ipv6: false,
     };
-    Portable {
+    ConnCopy {
         orig,
         reply: orig.reversed(),
         nat: None,
@@ -42,11 +42,11 @@ fn plain() -> Portable {
         loose: false,
         phase: Phase::Both,
         skews: [0; 2],
-        announced: Vec::new(),
+        expected: Vec::new(),
     }
 }
 
-fn file(key: Option<&Key>, all: &[Portable]) -> Vec<u8> {
+fn file(key: Option<&Key>, all: &[ConnCopy]) -> Vec<u8> {
     let (mut writer, mut out) = Writer::new(&header(), key).unwrap();
     let mut chunk = Chunk::default();
     for c in all {
@@ -185,7 +185,7 @@ fn tuple(ipv6: bool, proto: u8) -> impl Strategy<Value = Tuple> {
     })
 }
 
-fn portable() -> impl Strategy<Value = Portable> {
+fn copy() -> impl Strategy<Value = ConnCopy> {
     let kind = (
         any::<bool>(),
         prop::sample::select(vec![1_u8, 58, 6, 17, 132, 47]),
@@ -200,19 +200,19 @@ fn portable() -> impl Strategy<Value = Portable> {
         let words = (any::<u32>(), any::<u128>(), any::<u32>(), any::<[u64; 2]>());
         let nat = prop::sample::select(vec![None, Some(NatEnd::Src), Some(NatEnd::Dst)]);
         let phase = prop::sample::select(vec![Phase::First, Phase::Single, Phase::Both]);
-        let announced = (any::<bool>(), any::<u16>(), prop::option::of(any::<u16>())).prop_map(
-            |(reply, port, own_port)| Announced {
+        let expected = (any::<bool>(), any::<u16>(), prop::option::of(any::<u16>())).prop_map(
+            |(reply, port, own_port)| Expected {
                 reply,
                 port,
                 own_port,
             },
         );
-        let announced = prop::collection::vec(announced, 0..=8);
+        let expected = prop::collection::vec(expected, 0..=8);
         let helper = prop::sample::select(vec![None, Some(CtHelper::Ftp), Some(CtHelper::Tftp)]);
         let more = (
             nat,
             phase,
-            announced,
+            expected,
             helper,
             [peer(), peer()],
             any::<(bool, bool)>(),
@@ -223,7 +223,7 @@ fn portable() -> impl Strategy<Value = Portable> {
         |(
             (mut orig, parent, addr, port),
             (mark, label, left, skews),
-            (nat, phase, announced, helper, peers, (loose, ftp)),
+            (nat, phase, expected, helper, peers, (loose, ftp)),
         )| {
             let tcp = (orig.proto == 6).then_some(peers);
             if ftp && tcp.is_some() {
@@ -241,7 +241,7 @@ fn portable() -> impl Strategy<Value = Portable> {
                     changed.l4 = port.into();
                 }
             }
-            let mut c = Portable {
+            let mut c = ConnCopy {
                 orig,
                 reply,
                 nat,
@@ -254,14 +254,14 @@ fn portable() -> impl Strategy<Value = Portable> {
                 loose: loose && tcp.is_some(),
                 phase,
                 skews,
-                announced,
+                expected,
             };
             if c.orig.is_icmp() {
                 c.parent = None;
             }
             if c.check().is_err() {
                 // Only a helper's control connection has these.
-                (c.skews, c.announced) = ([0; 2], Vec::new());
+                (c.skews, c.expected) = ([0; 2], Vec::new());
             }
             c
         },
@@ -270,7 +270,7 @@ fn portable() -> impl Strategy<Value = Portable> {
 
 proptest! {
     #[test]
-    fn connections_survive_the_file(all in prop::collection::vec((0_u16..2, portable()), 0..20)) {
+    fn connections_survive_the_file(all in prop::collection::vec((0_u16..2, copy()), 0..20)) {
         let mut chunk = Chunk::default();
         for (zone, c) in &all {
             prop_assert_eq!(c.check(), Ok(()));

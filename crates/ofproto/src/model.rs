@@ -18,7 +18,7 @@ use crate::meter::OfMeter;
 use crate::sampling::IpfixConfig;
 use crate::shared_map::SharedMap;
 use crate::snooping::{PortSnooping, SnoopingView};
-use crate::standby::Standby;
+use crate::standby::FailoverPair;
 use crate::stats::{LazyStats, Stats};
 use crate::tunnels::{Tunnel, TunnelMap};
 use crate::underlay_port::UnderlayPorts;
@@ -340,7 +340,7 @@ pub struct PortView {
     /// LACP that the port speaks.
     pub lacp: Option<LacpLink>,
     /// The pair of devices that the port is, the binding's first.
-    pub standby: Option<Standby>,
+    pub standby: Option<FailoverPair>,
     /// Index in [`BridgeView::bundles`].
     pub bundle: usize,
     /// Packets received through a patch or tunnel port. Unused for datapath ports, which the datapath counts.

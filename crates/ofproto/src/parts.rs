@@ -21,7 +21,7 @@ use crate::bfd_port::BfdPort;
 use crate::bond_port::BondPart;
 use crate::model::{Binding, BridgeView, ByNumber, Mirror, PortBundle, PortView, Snapshot};
 use crate::shared_map::SharedMap;
-use crate::standby::Standby;
+use crate::standby::FailoverPair;
 use crate::tunnels::TunnelMap;
 use heddle_datapath_api::{Generations, PortNo};
 use heddle_openflow::Port as OfPort;
@@ -55,7 +55,7 @@ pub(crate) enum Part {
     /// A part of a bond's state.
     Bond(u64, BondPart),
     /// The active device of a pair ([`crate::standby`]).
-    Standby(u64),
+    FailoverPair(u64),
 }
 
 /// A hash of an address, without collisions between IPv4 addresses.
@@ -73,7 +73,7 @@ impl Part {
     /// The generation slot.
     pub(crate) fn slot(self) -> u16 {
         match self {
-            Self::Link(..) | Self::Peer(..) | Self::Bond(..) | Self::Standby(_) => {
+            Self::Link(..) | Self::Peer(..) | Self::Bond(..) | Self::FailoverPair(_) => {
                 Generations::learned_slot_of(self.number())
             }
             _ => Generations::slot_of(self.number()),
@@ -94,7 +94,7 @@ impl Part {
             // 8 is the kind of groups (`Group::slot`).
             Self::Tunnels(dp) => 9 << 60 | u64::from(dp.0),
             Self::Underlay => 11 << 60,
-            Self::Standby(id) => 13 << 60 | id,
+            Self::FailoverPair(id) => 13 << 60 | id,
             Self::Bond(id, part) => 12 << 60 | id << 20 | part.number(),
             Self::Peer(dp, ip) => 10 << 60 ^ short(ip).rotate_left(16) ^ u64::from(dp.0),
         }
@@ -230,7 +230,7 @@ impl Snapshot {
                 | Part::TunnelEndpoints
                 | Part::Underlay
                 | Part::Bond(..)
-                | Part::Standby(_) => {}
+                | Part::FailoverPair(_) => {}
             }
         }
         if self.tunnels.endpoints() != before.tunnels.endpoints() {
@@ -265,7 +265,7 @@ fn tunnels_of(bridges: &ByNumber<u64, Arc<BridgeView>>, before: &TunnelMap) -> T
 /// The datapath ports from which packets come into a port: its own, and its standby.
 fn inputs_of(port: &PortView) -> [Option<PortNo>; 2] {
     match port.binding {
-        Binding::Datapath(no) => [Some(no), port.standby.as_ref().map(Standby::standby_port)],
+        Binding::Datapath(no) => [Some(no), port.standby.as_ref().map(FailoverPair::standby_port)],
         Binding::Patch(_) | Binding::Tunnel(_) | Binding::Unbound => [None; 2],
     }
 }
@@ -410,7 +410,7 @@ mod tests {
             }
         }
         for id in [1, 2, 3, 1000] {
-            parts.extend([Part::Bridge(id), Part::Ports(id), Part::Standby(id)]);
+            parts.extend([Part::Bridge(id), Part::Ports(id), Part::FailoverPair(id)]);
             parts.extend([BondPart::Mode, BondPart::Active].map(|p| Part::Bond(id, p)));
             parts.extend((0..=u8::MAX).map(|n| Part::Bond(id, BondPart::Bucket(n))));
         }

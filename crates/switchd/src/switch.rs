@@ -29,8 +29,8 @@ use crate::cli::Options;
 use crate::diagnostics::{Captures, Drops};
 use crate::give_back::{GiveBack, Sizes};
 use crate::inventory::{Inventory, WithoutEffect, datapath_name};
+use crate::migration::Moves;
 use crate::mirror_state::KernelConntrack;
-use crate::moves::Moves;
 use crate::priority::Priority;
 use crate::sample_counts::SampleCounts;
 

@@ -1,27 +1,27 @@
 //! Connections that move from one tracker to another in the midst of their packets.
 
 use super::*;
-use crate::transfer::{Imported, Malformed, Portable, Refusal};
+use crate::transfer::{ConnCopy, Imported, Malformed, Refusal};
 
-fn copies(ct: &Conntrack, now: u64, zone: u16) -> Vec<Portable> {
+fn copies(ct: &Conntrack, now: u64, zone: u16) -> Vec<ConnCopy> {
     let mut all = Vec::new();
     let next = ct.scan(now, 0, u32::MAX, |c| {
         if c.zone() == zone {
-            all.push(c.portable());
+            all.push(c.copy());
         }
     });
     assert_eq!(next, None);
     all
 }
 
-fn only(ct: &Conntrack, now: u64, zone: u16) -> Portable {
+fn only(ct: &Conntrack, now: u64, zone: u16) -> ConnCopy {
     let mut all = copies(ct, now, zone);
     assert_eq!(all.len(), 1, "{all:?}");
     all.remove(0)
 }
 
 /// Imports into zone 9.
-fn import(ct: &Conntrack, c: &Portable, learn: bool) -> Result<Imported, Refusal> {
+fn import(ct: &Conntrack, c: &ConnCopy, learn: bool) -> Result<Imported, Refusal> {
     ct.import(5000, 9, None, c, learn, None)
 }
 
@@ -204,7 +204,7 @@ fn refused_copies_change_nothing() {
     assert_eq!(import(&there, &copy, false), Ok(Imported::New));
     assert_eq!(there.zone_limit(9).count, 0);
 
-    let expired = Portable {
+    let expired = ConnCopy {
         left_ms: 0,
         ..copy.clone()
     };
@@ -239,7 +239,7 @@ fn contradictions_are_refused() {
     let all = copies(&ct, 1000, 3);
     let (stream, datagrams) = (all[0].clone(), all[1].clone());
     assert_eq!((stream.check(), datagrams.check()), (Ok(()), Ok(())));
-    let bad = |of: &Portable, change: fn(&mut Portable), why| {
+    let bad = |of: &ConnCopy, change: fn(&mut ConnCopy), why| {
         let mut c = of.clone();
         change(&mut c);
         assert_eq!(c.check(), Err(Malformed(why)));

@@ -1,6 +1,6 @@
 //! Adds a copy of another tracker's connection to this tracker.
 
-use super::{Malformed, Portable};
+use super::{ConnCopy, Malformed};
 use crate::events::Event;
 use crate::protocol::tcp::{self, TcpState};
 use crate::protocol::timeouts::Class;
@@ -34,7 +34,7 @@ pub enum Imported {
 /// The reason why a copy was not imported.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Refusal {
-    /// [`Portable::check`] refuses the copy.
+    /// [`ConnCopy::check`] refuses the copy.
     Malformed,
     /// No time is left until the connection expires.
     Expired,
@@ -86,7 +86,7 @@ impl From<Refused> for Refusal {
 }
 
 /// Timeout class of a copy.
-fn class(c: &Portable) -> Class {
+fn class(c: &ConnCopy) -> Class {
     match (&c.tcp, c.phase) {
         (Some([a, b]), _) => tcp::class(a.state, b.state),
         (None, Phase::Both) if c.orig.is_icmp() => Class::IcmpReply,
@@ -132,7 +132,7 @@ impl Conntrack {
         now_ms: u64,
         zone: u16,
         policy: Option<&str>,
-        c: &Portable,
+        c: &ConnCopy,
         learn: bool,
         owner: Option<&[(bool, u128)]>,
     ) -> Result<Imported, Refusal> {
@@ -195,13 +195,13 @@ impl Conntrack {
     }
 
     /// Whether another connection has the reply tuple of a translated copy.
-    fn reply_is_taken(&self, now_ms: u64, zone: u16, c: &Portable) -> bool {
+    fn reply_is_taken(&self, now_ms: u64, zone: u16, c: &ConnCopy) -> bool {
         let own = self.holder(now_ms, zone, &c.orig).map(|h| h.number);
         let holder = self.holder(now_ms, zone, &c.reply).map(|h| h.number);
         c.nat.is_some() && holder.is_some() && holder != own
     }
 
-    fn existing(&self, now_ms: u64, zone: u16, c: &Portable) -> Existing<'_> {
+    fn existing(&self, now_ms: u64, zone: u16, c: &ConnCopy) -> Existing<'_> {
         let Some(h) = self.holder(now_ms, zone, &c.orig) else {
             return Existing::Nothing;
         };
@@ -227,7 +227,7 @@ impl Conntrack {
     }
 
     /// Replaces the values of an existing connection with those of a copy.
-    fn renew(&self, h: Hit<'_>, c: &Portable, expires_ms: u64, bits: u64) {
+    fn renew(&self, h: Hit<'_>, c: &ConnCopy, expires_ms: u64, bits: u64) {
         let r = h.record;
         r.clear_state(LOOSE | RELEARN);
         r.set_state(bits & (LOOSE | RELEARN | IMPORTED | UNTRIED));
@@ -248,9 +248,9 @@ impl Conntrack {
         self.leaves(h.number, r);
     }
 
-    fn announce(&self, now_ms: u64, number: u32, r: &Record, c: &Portable) {
+    fn announce(&self, now_ms: u64, number: u32, r: &Record, c: &ConnCopy) {
         let generation = r.generation();
-        for a in &c.announced {
+        for a in &c.expected {
             let control = Control {
                 parent: Parent { number, generation },
                 reply: a.reply,
@@ -262,7 +262,7 @@ impl Conntrack {
 }
 
 /// State bits of an imported connection.
-fn state_bits(c: &Portable, learn: bool) -> u64 {
+fn state_bits(c: &ConnCopy, learn: bool) -> u64 {
     let Some([a, b]) = c.tcp else {
         debug_assert!(c.orig.proto != proto::TCP);
         return IMPORTED | c.phase.bits();

@@ -2,13 +2,41 @@
 
 use anyhow::{Context as _, Result, bail};
 use heddle_migration::{Error, KEY_BYTES, Key, MAX_FILE_BYTES};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, IsTerminal as _, Read, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Permissions of others than the owner.
 const OTHERS: u32 = 0o077;
+
+/// Default age of a file that is accepted, seconds.
+const DEFAULT_MAX_AGE_S: u64 = 3600;
+
+#[derive(clap::Args)]
+pub(super) struct AgeOption {
+    /// Refuse a file that was written longer ago, or later than this node's clock shows; 0: no limit
+    #[arg(long, value_name = "SECONDS", default_value_t = DEFAULT_MAX_AGE_S)]
+    max_age: u64,
+}
+
+impl AgeOption {
+    /// Compares the time of a file with the clock of this node. Both times are in seconds since 1970.
+    pub(super) fn check(&self, made_s: u64, now_s: u64) -> Result<()> {
+        let apart_s = now_s.abs_diff(made_s);
+        if self.max_age == 0 || apart_s <= self.max_age {
+            return Ok(());
+        }
+        match made_s < now_s {
+            true => {
+                bail!("the file was written {apart_s} s ago: export it again, or accept it with --max-age")
+            }
+            false => bail!(
+                "the file was written {apart_s} s after this node's time: set the clocks, or accept it with --max-age"
+            ),
+        }
+    }
+}
 
 #[derive(clap::Args)]
 pub(super) struct KeyOption {
@@ -25,7 +53,7 @@ impl KeyOption {
         let name = path.display();
         let mut file = File::open(path).with_context(|| name.to_string())?;
         let metadata = file.metadata()?;
-        if metadata.is_file() && metadata.mode() & OTHERS != 0 {
+        if can_have_writers(&metadata) && metadata.mode() & OTHERS != 0 {
             bail!("{name}: others may read the key (chmod go= {name})");
         }
         let mut bytes = Vec::new();
@@ -38,6 +66,11 @@ impl KeyOption {
     }
 }
 
+/// Whether permissions decide who writes what is read: not for a terminal or `/dev/null`.
+fn can_have_writers(metadata: &Metadata) -> bool {
+    !metadata.file_type().is_char_device()
+}
+
 /// Reads a whole file of a move, or standard input. Without a key, a file that other users may change is
 /// refused.
 pub(super) fn read(path: &Path, key: &KeyOption) -> Result<Vec<u8>> {
@@ -47,7 +80,8 @@ pub(super) fn read(path: &Path, key: &KeyOption) -> Result<Vec<u8>> {
     let name = path.display().to_string();
     let file = File::open(path).with_context(|| name.clone())?;
     let metadata = file.metadata()?;
-    if key.key_file.is_none() && metadata.is_file() && !heddle_sys::files::is_private(&metadata) {
+    let private = !can_have_writers(&metadata) || heddle_sys::files::is_private(&metadata);
+    if key.key_file.is_none() && !private {
         bail!(
             "{name}: others may change this file: make it yours alone (chown, chmod go-w), or use --key-file"
         );
@@ -130,5 +164,32 @@ impl Drop for Output {
         if let Some((part, ..)) = &self.paths {
             let _ = fs::remove_file(part);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn old_files_and_files_of_the_future_are_refused() {
+        let check = |max_age, made_s| {
+            AgeOption { max_age }
+                .check(made_s, 10_000)
+                .map_err(|e| e.to_string())
+        };
+        for (max_age, made_s) in [
+            (3600, 10_000),
+            (3600, 6400),
+            (3600, 13_600),
+            (0, 0),
+            (0, u64::MAX),
+        ] {
+            assert_eq!(check(max_age, made_s), Ok(()));
+        }
+        let old = check(3600, 6399).expect_err("an old file");
+        assert!(old.starts_with("the file was written 3601 s ago"), "{old}");
+        let early = check(3600, u64::MAX).expect_err("a file of the future");
+        assert!(early.contains("after this node's time"), "{early}");
     }
 }

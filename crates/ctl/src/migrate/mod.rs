@@ -62,6 +62,8 @@ pub(crate) struct Prepare {
     file: Option<PathBuf>,
     #[command(flatten)]
     key: file::KeyOption,
+    #[command(flatten)]
+    age: file::AgeOption,
 }
 
 #[derive(clap::Args)]
@@ -87,6 +89,8 @@ pub(crate) struct Import {
     file: PathBuf,
     #[command(flatten)]
     key: file::KeyOption,
+    #[command(flatten)]
+    age: file::AgeOption,
 }
 
 #[derive(clap::Args)]
@@ -148,6 +152,12 @@ fn notes(text: &mut String, notes: &[String]) {
     }
 }
 
+/// The time, seconds since 1970.
+fn now_s() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs()
+}
+
 fn ms(began: Instant) -> u128 {
     began.elapsed().as_millis()
 }
@@ -189,6 +199,7 @@ impl Prepare {
             let key = self.key.load()?;
             let file = File::open(&bytes, key.as_ref())?;
             file.check()?;
+            self.age.check(file.header.made_s, now_s())?;
             same_port(&file, &here.port)?;
             text += &refusals(&file, &here)?;
         }
@@ -237,10 +248,9 @@ impl Export {
         let began = Instant::now();
         let key = self.key.load()?;
         let begun: Begun = self.port.send("heddle/migrate-export", &[], self.live)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
             live: self.live,
-            made_s: now.as_secs(),
+            made_s: now_s(),
             port: begun.port.clone(),
             writer: concat!("heddle ", env!("CARGO_PKG_VERSION")).to_owned(),
             zones: begun.zones.iter().map(|zone| zone.name.clone()).collect(),
@@ -288,6 +298,7 @@ impl Import {
         let key = self.key.load()?;
         let file = File::open(&bytes, key.as_ref())?;
         file.check()?;
+        self.age.check(file.header.made_s, now_s())?;
         let here: Prepared = self.port.send("heddle/migrate-prepare", &[], false)?;
         same_port(&file, &here.port)?;
         let zones = serde_json::to_string(&file.header.zones)?;
@@ -316,7 +327,11 @@ impl Import {
         for example in &sum.examples {
             let _ = writeln!(text, "    {example}");
         }
-        out(&text)
+        out(&text)?;
+        if sum.taken.is_empty() && file.connections > 0 {
+            bail!("port {}: no connection of the file was taken", here.port);
+        }
+        Ok(())
     }
 }
 

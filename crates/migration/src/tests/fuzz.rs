@@ -22,7 +22,7 @@ fn sealed(script: &[u8]) -> Vec<u8> {
 }
 
 /// An outcome: its class, and after `|` the details.
-fn outcome(c: &Portable, done: &str) -> String {
+fn outcome(c: &ConnCopy, done: &str) -> String {
     let kind = match c.orig.proto {
         6 => "tcp",
         1 | 58 => "icmp",
@@ -36,7 +36,7 @@ fn outcome(c: &Portable, done: &str) -> String {
         is(c.orig.ipv6),
         is(c.parent.is_some()),
         is(c.loose),
-        is(!c.announced.is_empty()),
+        is(!c.expected.is_empty()),
         c.orig.proto,
         c.helper,
         is(c.skews != [0; 2])
@@ -92,7 +92,7 @@ fn read(bytes: &[u8], seen: &mut Seen) {
         }
     }
     // All connections that were taken can move to a third node.
-    ct.scan(1000, 0, u32::MAX, |c| assert_eq!(c.portable().check(), Ok(())));
+    ct.scan(1000, 0, u32::MAX, |c| assert_eq!(c.copy().check(), Ok(())));
 }
 
 struct Migrations;
@@ -122,7 +122,7 @@ fn seeds() -> Vec<Vec<u8>> {
     tcp.reply.dst = end(0x0a00_00f0, 4000);
     (tcp.nat, tcp.helper, tcp.tcp) = (Some(NatEnd::Src), Some(CtHelper::Ftp), Some([Peer::default(); 2]));
     tcp.skews = [1, 2];
-    tcp.announced = vec![Announced {
+    tcp.expected = vec![Expected {
         reply: false,
         port: 4096,
         own_port: None,
@@ -134,12 +134,12 @@ fn seeds() -> Vec<Vec<u8>> {
     (six.mark, six.label) = (1, 1 << 99);
     let mut related = tcp.clone();
     (related.nat, related.reply) = (None, related.orig.reversed());
-    (related.skews, related.announced, related.parent) = ([0; 2], Vec::new(), Some(tcp.orig));
+    (related.skews, related.expected, related.parent) = ([0; 2], Vec::new(), Some(tcp.orig));
     let all = [udp, tcp, six, related];
     let mut files: Vec<Vec<u8>> = all.iter().map(|c| file(None, std::slice::from_ref(c))).collect();
     files.push(file(None, &all));
     // Contents of sections: without and with a count, so that mutants have good ones.
-    let content = |of: &[Portable]| {
+    let content = |of: &[ConnCopy]| {
         let mut chunk = Chunk::default();
         of.iter().for_each(|c| assert!(chunk.add(1, c)));
         chunk.content()

@@ -11,7 +11,7 @@ use crate::mac::MacTable;
 use crate::model::{CtTimeouts, Snapshot};
 use crate::monitor::Monitor;
 use crate::sampling::{IpfixConfig, Sampling};
-use crate::standby::Standby;
+use crate::standby::FailoverPair;
 use crate::underlay_port::UnderlayPorts;
 use heddle_openflow::Port as OfPort;
 use heddle_sync::Clock;
@@ -223,13 +223,14 @@ impl Ofproto {
             self.pipeline().underlay().neighbours.expire(now_ms);
         }
         self.monitor.count();
+        self.pipeline().refill_pairs();
         for b in self.bridges() {
             b.tick();
         }
     }
 
     /// Makes the other device of a pair active if the active one has lost its link and the other one has it.
-    pub fn follow_links_of_pair(&self, pair: &Standby, primary_up: bool, standby_up: bool) {
+    pub fn follow_links_of_pair(&self, pair: &FailoverPair, primary_up: bool, standby_up: bool) {
         if let Some(port) = pair.with_link(primary_up, standby_up) {
             self.pipeline().change_device(pair, port);
         }

@@ -5,7 +5,7 @@ use crate::bond_port::{BondPort, LacpLink};
 use crate::model::{PriorityTags, VlanMode};
 use crate::sampling::IpfixConfig;
 use crate::snooping::{PortSnooping, SnoopingConfig};
-use crate::standby::Standby;
+use crate::standby::FailoverPair;
 use crate::tunnels::Tunnel;
 pub use heddle_classifier::{MAX_TRACKED, PrefixField};
 use heddle_datapath_api::PortNo;
@@ -174,7 +174,7 @@ pub struct PortConfig {
     /// The LACP that it speaks.
     pub lacp: Option<LacpLink>,
     /// The pair of devices that it is, the target's first.
-    pub standby: Option<Standby>,
+    pub standby: Option<FailoverPair>,
 }
 
 /// One row of `Flow_Table`.

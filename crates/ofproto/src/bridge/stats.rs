@@ -4,7 +4,7 @@ use super::select::Select;
 use super::tables::N_SHOWN_TABLES;
 use super::{Bridge, Linked, PortTarget, ports::PortState};
 use crate::model::{N_TABLES, Rule};
-use crate::standby::Standby;
+use crate::standby::FailoverPair;
 use crate::stats::Stats;
 use heddle_openflow::message::{
     AggregateStats, Capabilities, DescStats, FlowModFlags, FlowStats, FlowStatsRequest, MpReply, MpRequest,
@@ -213,7 +213,7 @@ impl Bridge {
                     out.rx_errors = s.rx_errors;
                     out.tx_errors = s.tx_errors;
                 }
-                let standby = p.config.standby.as_ref().map(Standby::standby_port);
+                let standby = p.config.standby.as_ref().map(FailoverPair::standby_port);
                 if let Some(s) = standby.and_then(|no| self.of.upgrade()?.engine()?.port_stats(no)) {
                     out.rx_packets += s.rx_packets;
                     out.rx_bytes += s.rx_bytes;

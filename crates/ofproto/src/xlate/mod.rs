@@ -71,7 +71,7 @@ pub use run::{Outcome, PacketOut};
 
 use crate::model::Snapshot;
 use crate::parts::Part;
-use crate::standby::Standby;
+use crate::standby::{Change, FailoverPair};
 use crate::tunnels;
 use crate::underlay::Underlay;
 use heddle_datapath_api::{
@@ -95,6 +95,8 @@ pub struct Pipeline {
     exact: AtomicBool,
     /// A guest has changed over to its other device ([`crate::standby`]).
     guests_moved: AtomicBool,
+    /// A pair lacks credits, which ticks add.
+    pairs_lack_credits: AtomicBool,
     /// Rules are being restored: packets are dropped, whatever rules there are already.
     restoring: AtomicBool,
 }
@@ -109,6 +111,7 @@ impl Pipeline {
             recircs: Recircs::default(),
             exact: AtomicBool::new(false),
             guests_moved: AtomicBool::new(false),
+            pairs_lack_credits: AtomicBool::new(false),
             restoring: AtomicBool::new(false),
         }
     }
@@ -128,13 +131,46 @@ impl Pipeline {
         drop(before);
         self.snapshot.tidy();
     }
-    /// A guest uses another of its devices. A control thread has flows in the kernel follow. Never waits.
-    pub(crate) fn change_device(&self, pair: &Standby, port: PortNo) {
+    /// A guest uses another of its devices, since the active one has no link.
+    pub(crate) fn change_device(&self, pair: &FailoverPair, port: PortNo) {
         if pair.change_to(port) {
-            // After the state: a translation that has read the old state has an older generation.
-            self.generations.bump(Part::Standby(pair.id()).slot());
-            self.guests_moved.store(true, Relaxed);
-            self.underlay.deferred_work.ring();
+            self.retranslate(pair);
+        }
+    }
+    /// A frame shows that a guest uses another of its devices. `false`: the limit keeps the active one. Never
+    /// waits.
+    fn change_device_by_frame(&self, pair: &FailoverPair, port: PortNo) -> bool {
+        let outcome = pair.change_by_frame(port);
+        if outcome == Change::Done {
+            self.retranslate(pair);
+        }
+        if outcome != Change::Unchanged {
+            self.pairs_lack_credits.store(true, Relaxed);
+        }
+        outcome != Change::Limited
+    }
+    /// Has all flows of a pair translated again, after its state has changed: a translation that has read the
+    /// old state has an older generation. A control thread has flows in the kernel follow.
+    fn retranslate(&self, pair: &FailoverPair) {
+        self.generations.bump(Part::FailoverPair(pair.id()).slot());
+        self.guests_moved.store(true, Relaxed);
+        self.underlay.deferred_work.ring();
+    }
+    /// Adds the credits of one tick to all pairs that lack some.
+    pub(crate) fn refill_pairs(&self) {
+        if !self.pairs_lack_credits.swap(false, Relaxed) {
+            return;
+        }
+        let snapshot = self.snapshot();
+        let ports = snapshot.bridges.values().flat_map(|b| b.ports.values());
+        for pair in ports.filter_map(|p| p.standby.as_ref()) {
+            let (lacks_more, waiting) = pair.refill();
+            if lacks_more {
+                self.pairs_lack_credits.store(true, Relaxed);
+            }
+            if waiting {
+                self.retranslate(pair);
+            }
         }
     }
     /// Whether a guest has changed over since the last call.
@@ -347,18 +383,20 @@ impl Pipeline {
 
 impl Pipeline {
     /// A packet came from one of the two devices of a guest.
-    fn follow_guest(&self, pair: &Standby, port: PortNo, request: &Request<'_>, out: &mut Translation) {
+    fn follow_guest(&self, pair: &FailoverPair, port: PortNo, request: &Request<'_>, out: &mut Translation) {
         let source = request.key.dl_src;
-        let generation = || self.generations.read(Part::Standby(pair.id()).slot());
+        let generation = || self.generations.read(Part::FailoverPair(pair.id()).slot());
         // Before the state: if another worker changes the device meanwhile, this translation is stale.
         let mut dep = generation();
         if pair.is_taken_by(port, source) {
+            let mut limited = false;
             if request.purpose == Purpose::Miss {
-                self.change_device(pair, port);
+                limited = !self.change_device_by_frame(pair, port);
                 dep = generation();
             }
-            // A cached flow would hide the guest's next frame from the translation.
-            out.uncacheable |= pair.active() != port;
+            // A cached flow would hide the guest's next frame from the translation. If the limit has kept the
+            // active device, the next tick has the flow translated again.
+            out.uncacheable |= pair.active() != port && !limited;
         }
         out.deps.push(dep);
         if port != pair.active() {

@@ -197,11 +197,16 @@ impl Ctx<'_> {
         }
     }
 
-    /// The datapath port that packets to a port leave by: the active device, if it is a pair.
+    /// The datapath port that packets to a port leave by: the active device, if it is a pair. A packet that
+    /// came from one of its devices returns by that device, never by the other.
     fn device_of(&mut self, port: &PortView, no: PortNo) -> PortNo {
         match &port.standby {
             Some(pair) => {
-                self.out.depend_on(Part::Standby(pair.id()));
+                let from = PortNo(self.input.key.in_port);
+                if pair.has(from) {
+                    return from;
+                }
+                self.out.depend_on(Part::FailoverPair(pair.id()));
                 pair.active()
             }
             None => no,

@@ -13,7 +13,7 @@ use heddle_ovsdb::Db;
 use serde_json::{Value, json};
 
 use super::Commands;
-use crate::moves::{self, Choice, PortIdentity, Role, Selection, Session};
+use crate::migration::{self, ExtraZones, PortIdentity, Role, Selection, Session};
 use crate::switch::Switch;
 use heddle_daemon::unixctl::Reply;
 
@@ -34,10 +34,10 @@ pub(super) fn register(c: &Commands<'_>) {
     c.add("heddle/migrate-import", &usage, (2, ANY), begin_import);
     c.add("heddle/migrate-import-next", "id connections", (2, 2), import);
     c.add("heddle/migrate-finish", "port", (1, 1), |s, args| {
-        end(s, args, moves::finish)
+        end(s, args, migration::finish)
     });
     c.add("heddle/migrate-abort", "port", (1, 1), |s, args| {
-        end(s, args, moves::abort)
+        end(s, args, migration::abort)
     });
     c.add("heddle/migrate-status", "", (0, 0), status);
 }
@@ -51,25 +51,25 @@ fn reply(value: &Value) -> Reply {
 }
 
 /// Reads options behind the fixed arguments.
-fn options(args: &[&str]) -> Result<(Choice, bool), String> {
-    let (mut choice, mut live) = (Choice::default(), false);
+fn options(args: &[&str]) -> Result<(ExtraZones, bool), String> {
+    let (mut extra, mut live) = (ExtraZones::default(), false);
     let mut args = args.iter();
     while let Some(option) = args.next() {
         let mut value = || args.next().ok_or_else(|| format!("{option}: a value is missing"));
         match *option {
             LIVE => live = true,
-            "--zone" => choice.zones.push((*value()?).to_owned()),
+            "--zone" => extra.zones.push((*value()?).to_owned()),
             "--address" => {
                 let text = value()?;
                 let address: IpAddr = text
                     .parse()
                     .map_err(|_| format!("--address {text}: expected an IP address"))?;
-                choice.addresses.push(address);
+                extra.addresses.push(address);
             }
             other => return Err(format!("{other}: no such option")),
         }
     }
-    Ok((choice, live))
+    Ok((extra, live))
 }
 
 fn database(switch: &Switch) -> Result<Arc<Db>, String> {
@@ -103,9 +103,9 @@ fn prepare(switch: &Switch, args: &[&str]) -> Reply {
     let [name, rest @ ..] = args else {
         return Err("a port is missing".into());
     };
-    let (choice, _) = options(rest)?;
+    let (extra, _) = options(rest)?;
     let id = identity(switch, name)?;
-    let mut out = described(switch, &Selection::new(&id, &choice)?);
+    let mut out = described(switch, &Selection::new(&id, &extra)?);
     let item = switch.inventory.read().interfaces.get(&id.interface).cloned();
     out["ofport"] = item.map_or(Value::Null, |item| crate::inventory::port_text(item.no).into());
     out["format"] = heddle_migration::VERSION.into();
@@ -119,8 +119,15 @@ fn begin_export(switch: &Switch, args: &[&str]) -> Reply {
     let [name, rest @ ..] = args else {
         return Err("a port is missing".into());
     };
-    let (choice, live) = options(rest)?;
-    let selection = Selection::new(&identity(switch, name)?, &choice)?;
+    let (extra, live) = options(rest)?;
+    let selection = Selection::new(&identity(switch, name)?, &extra)?;
+    if selection.zones.is_empty() {
+        return Err(format!(
+            "port {}: nothing can move: {}",
+            selection.port,
+            selection.notes.join("; ")
+        ));
+    }
     let mut out = described(switch, &selection);
     let now_ms = switch.clock.now_ms();
     let session = switch
@@ -147,7 +154,7 @@ fn export(switch: &Switch, args: &[&str]) -> Reply {
     };
     let session = session(switch, id, Role::Source)?;
     let at = at.parse().map_err(|_| format!("{at}: no number"))?;
-    let copied = moves::copy(tracker(switch), &session, switch.clock.now_ms(), at);
+    let copied = migration::copy(tracker(switch), &session, switch.clock.now_ms(), at);
     reply(&json!({
         "next": copied.next, "connections": copied.connections, "left_out": copied.left_out,
         "content": BASE64.encode(&copied.content),
@@ -158,13 +165,13 @@ fn begin_import(switch: &Switch, args: &[&str]) -> Reply {
     let [name, zones, rest @ ..] = args else {
         return Err("a port and zones are missing".into());
     };
-    let (choice, live) = options(rest)?;
+    let (extra, live) = options(rest)?;
     let names: Vec<String> = serde_json::from_str(zones).map_err(|e| format!("zones: {e}"))?;
     if names.len() > heddle_migration::MAX_ZONES {
         return Err("too many zones".into());
     }
     let id = identity(switch, name)?;
-    let selection = Selection::new(&id, &choice)?;
+    let selection = Selection::new(&id, &extra)?;
     let mut out = described(switch, &selection);
     let mapping: Vec<_> = names.iter().map(|name| selection.map(name, &id)).collect();
     let now_ms = switch.clock.now_ms();
@@ -183,7 +190,7 @@ fn import(switch: &Switch, args: &[&str]) -> Reply {
     let content = BASE64.decode(content).map_err(|e| format!("connections: {e}"))?;
     let timeouts = switch.ofproto.pipeline().snapshot().ct_timeouts.clone();
     let policy = |zone: u16| timeouts.get(&zone).cloned();
-    let done = moves::take(tracker(switch), &session, switch.clock.now_ms(), &content, policy)?;
+    let done = migration::import(tracker(switch), &session, switch.clock.now_ms(), &content, policy)?;
     reply(&json!({"taken": done.taken, "refused": done.refused, "examples": done.examples}))
 }
 
@@ -198,7 +205,7 @@ fn end(switch: &Switch, args: &[&str], work: fn(&Conntrack, &Session, u64) -> us
         return reply(&json!({"role": null}));
     };
     let db = database(switch)?;
-    let zones = moves::zones_of(&db, &session.selection.bridge);
+    let zones = migration::zones_of(&db, &session.selection.bridge);
     if let Some(why) = session.selection.differs(&zones) {
         switch.moves.end(&session);
         return Err(format!(

@@ -178,6 +178,8 @@ impl<'a> Driver<'a> {
                 .changes
                 .iter()
                 .any(|c| c.touches_other_than(writeback::not_config(&c.table)));
+        let ids = |r: &Reconciler| batch.changes.iter().any(|c| r.concerns_guest_ids(&batch.db, c));
+        let news = news || self.reconciler.as_ref().is_some_and(ids);
         self.due.reconfigure |= news;
         if batch.db.is_loaded() && batch.status.has_lock() {
             self.due.reconfigure |= self.disabled || !self.configured;

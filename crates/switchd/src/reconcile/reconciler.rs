@@ -12,7 +12,7 @@ use heddle_daemon::vlog::Rounds;
 use heddle_datapath::DatapathError;
 use heddle_datapath_api::Engine;
 use heddle_ofproto::features::Features;
-use heddle_ovsdb::{Db, Txn};
+use heddle_ovsdb::{Change, Db, Txn};
 use heddle_sys::LinkCtl;
 
 use super::bridge::{BridgeReconciler, Changes};
@@ -100,6 +100,15 @@ impl Reconciler {
 
     pub(super) fn is_configured(&self) -> bool {
         self.env.globals != Globals::new()
+    }
+
+    /// Whether a change concerns the ids of an interface's guest ([`super::desired::GuestIds`]). Other ids
+    /// are not configuration, and `ovn-controller` writes them often.
+    pub(super) fn concerns_guest_ids(&self, db: &Db, change: &Change) -> bool {
+        let ids = change.columns.iter().any(|column| &**column == "external_ids");
+        let row = (ids && &*change.table == "Interface").then(|| db.row("Interface", change.uuid));
+        row.flatten()
+            .is_some_and(|row| self.bridges.values().any(|b| b.guest_ids_differ(row)))
     }
 
     /// Milliseconds between updates of counters in the database.

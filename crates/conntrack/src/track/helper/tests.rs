@@ -468,12 +468,12 @@ fn a_session_moves() {
             .is_some()
     );
     let mut moved = Vec::new();
-    s.ct.scan(1000, 0, u32::MAX, |c| moved.push(c.portable()));
-    assert_eq!((moved.len(), moved[0].announced.len()), (1, 1));
+    s.ct.scan(1000, 0, u32::MAX, |c| moved.push(c.copy()));
+    assert_eq!((moved.len(), moved[0].expected.len()), (1, 1));
     let done = there.ct.import(1000, 0, None, &moved[0], false, None);
     assert_eq!(done, Ok(crate::transfer::Imported::New));
     let mut again = Vec::new();
-    there.ct.scan(1000, 0, u32::MAX, |c| again.push(c.portable()));
+    there.ct.scan(1000, 0, u32::MAX, |c| again.push(c.copy()));
     assert_eq!(again, moved);
     let (k, v) = there.track(&back(ACK, 500, 100 + len + 2, 10), &nat());
     assert_eq!(k.state, EST | RPL | D | TRK);
@@ -492,7 +492,7 @@ fn a_session_moves() {
     assert_eq!(k.state, NEW | REL | D | TRK);
     // The announced connection moves on, with its parent.
     let mut third = Vec::new();
-    there.ct.scan(1000, 0, u32::MAX, |c| third.push(c.portable()));
+    there.ct.scan(1000, 0, u32::MAX, |c| third.push(c.copy()));
     assert_eq!(third.len(), 2);
     for c in &third {
         assert_eq!(

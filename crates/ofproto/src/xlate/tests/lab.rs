@@ -30,7 +30,7 @@ pub(crate) struct LabBridge {
     pub(crate) tunnels: HashMap<Port, Arc<Tunnel>>,
     pub(crate) down: HashSet<Port>,
     pub(crate) bfd_ports: HashMap<Port, crate::bfd_port::BfdPort>,
-    pub(crate) standbys: HashMap<Port, crate::standby::Standby>,
+    pub(crate) standbys: HashMap<Port, crate::standby::FailoverPair>,
     pub(crate) mac: Arc<MacTable>,
     pub(crate) snooping: Option<SnoopingView>,
     pub(crate) tables: Arc<Vec<Table>>,

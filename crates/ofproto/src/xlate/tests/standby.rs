@@ -1,7 +1,7 @@
 //! Two devices of one guest: rules see one port, and packets to it leave by the device that the guest uses.
 
-use super::lab::{Lab, dp, out};
-use crate::standby::Standby;
+use super::lab::{Lab, dp, out, to};
+use crate::standby::{FailoverPair, MAX_CREDITS};
 use heddle_datapath_api::{PortNo, Purpose, Translation, format_actions};
 use heddle_openflow::Port;
 
@@ -12,13 +12,19 @@ const TO_GUEST: &str = "in_port=1,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00
 const STANDBY: PortNo = PortNo(77);
 
 /// Port 2 is a pair; packets go between it and port 1, and to the guest itself if they are broadcasts.
-fn lab(mac: Option<[u8; 6]>) -> (Lab, Standby) {
-    let mut l = Lab::new(&[2]);
-    let pair = Standby::new(dp(0, 2), STANDBY, mac);
-    l.bridges[0].standbys.insert(Port(2), pair.clone());
-    l.publish();
+fn lab(mac: Option<[u8; 6]>) -> (Lab, FailoverPair) {
+    let (l, pair) = bare_lab(mac);
     l.rule((0, 0), "in_port=2", vec![out(2), out(1)]);
     l.rule((0, 0), "in_port=1", vec![out(2)]);
+    (l, pair)
+}
+
+/// Port 2 is a pair; there are no rules.
+fn bare_lab(mac: Option<[u8; 6]>) -> (Lab, FailoverPair) {
+    let mut l = Lab::new(&[2]);
+    let pair = FailoverPair::new(dp(0, 2), STANDBY, mac, false);
+    l.bridges[0].standbys.insert(Port(2), pair.clone());
+    l.publish();
     (l, pair)
 }
 
@@ -88,4 +94,45 @@ fn a_port_that_is_no_pair_any_more_has_one_device() {
     l.publish();
     assert_eq!(text(&l.translate(&Lab::key(TO_GUEST), Purpose::Miss)), "2");
     assert_eq!(text(&from(&l, STANDBY, FROM_GUEST, Purpose::Miss)), "drop");
+}
+
+#[test]
+fn a_packet_that_returns_leaves_by_its_own_device() {
+    let (l, pair) = bare_lab(Some(GUEST));
+    l.rule((0, 0), "in_port=2", vec![to(Port::IN_PORT)]);
+    // Another source, by the device that is not active.
+    let frame = "in_port=2,dl_src=02:00:00:00:00:06,dl_dst=02:00:00:00:00:01";
+    assert_eq!(text(&from(&l, STANDBY, frame, Purpose::Miss)), "77");
+    assert_eq!(text(&from(&l, dp(0, 2), frame, Purpose::Miss)), "2");
+    assert_eq!((pair.active(), pair.changes()), (dp(0, 2), 0));
+}
+
+#[test]
+fn a_guest_that_alternates_is_limited() {
+    let (l, pair) = lab(Some(GUEST));
+    let devices = [STANDBY, dp(0, 2)];
+    let mut last = None;
+    for n in 0..10 * MAX_CREDITS {
+        last = Some(from(&l, devices[n as usize % 2], FROM_GUEST, Purpose::Miss));
+    }
+    assert_eq!(pair.changes(), u64::from(MAX_CREDITS));
+    // The primary is active. A frame from the standby is forwarded. Its flow is cached until the next tick.
+    let by_standby = from(&l, STANDBY, FROM_GUEST, Purpose::Miss);
+    assert_eq!(
+        (text(&by_standby), by_standby.uncacheable),
+        ("1".to_owned(), false)
+    );
+    assert_eq!(pair.active(), dp(0, 2));
+    assert!(last.is_some() && holds(&l, &by_standby));
+    assert!(l.pipeline.take_guests_moved());
+    l.pipeline.refill_pairs();
+    assert!(!holds(&l, &by_standby), "the guest's next frame is translated");
+    assert!(l.pipeline.take_guests_moved(), "in the kernel, too");
+    from(&l, STANDBY, FROM_GUEST, Purpose::Miss);
+    assert_eq!((pair.active(), pair.limited()), (STANDBY, 1));
+    // Credits come back, up to the maximum.
+    for _ in 0..2 * MAX_CREDITS {
+        l.pipeline.refill_pairs();
+    }
+    assert_eq!(pair.refill(), (false, false));
 }

@@ -45,6 +45,8 @@ pub(in crate::reconcile) struct Iface {
     pub(in crate::reconcile) mtu_refused: Option<String>,
     /// The device's error for the port's QoS, if it refuses.
     pub(in crate::reconcile) qos_refused: Option<String>,
+    /// Faults of its settings as one of a pair.
+    pub(in crate::reconcile) pair_fault: Option<String>,
     /// The user no longer sets the MTU: it follows those of the other ports from now on.
     pub(super) mtu_released: bool,
     /// The interface's MTU follows those of the other ports from now on.

@@ -117,6 +117,7 @@ pub(super) fn make(
         mtu_request: row.mtu_request,
         mtu_refused,
         qos_refused: None,
+        pair_fault: None,
         mtu_released: false,
         is_new: true,
         policing: Vec::new(),

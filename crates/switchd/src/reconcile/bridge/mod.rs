@@ -58,6 +58,8 @@ pub(super) struct BridgeReconciler {
     pushed: Option<(Vec<PortBundleConfig>, Vec<PortConfig>)>,
     /// Pairs of interfaces that are one port, by primary.
     standbys: BTreeMap<String, standby::Pair>,
+    /// Primaries of standbys, whether or not their devices exist.
+    primaries: BTreeMap<String, String>,
     /// Bonds by port.
     bonds: BTreeMap<String, ConfiguredBond>,
     /// Packets that its mirrors had copied when that was last written.
@@ -88,6 +90,7 @@ impl BridgeReconciler {
             configured: None,
             pushed: None,
             standbys: BTreeMap::new(),
+            primaries: BTreeMap::new(),
             bonds: BTreeMap::new(),
             mirrored: 0,
             listeners: BTreeMap::new(),
@@ -131,6 +134,7 @@ impl BridgeReconciler {
         let globals = &env.globals;
         self.set_addresses();
         self.follow_mtu(&env.switch.datapath);
+        self.choose_pairs();
         self.limit_rates(&env.switch.datapath);
         let id = address::datapath_id(&self.row, self.mac);
         let another = self.datapath_id.is_some_and(|old| old != id);
@@ -145,7 +149,6 @@ impl BridgeReconciler {
             // OpenFlow has no message for it: each controller has to read it again.
             self.bridge.reconnect_controllers();
         }
-        self.check_standbys();
         self.push_ports(&env.switch.ofproto);
         self.set_remotes(env);
     }

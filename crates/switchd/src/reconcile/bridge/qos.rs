@@ -5,7 +5,6 @@ use std::sync::Arc;
 use heddle_datapath::Datapath;
 
 use super::BridgeReconciler;
-use super::standby::primary_of;
 
 impl BridgeReconciler {
     /// Applies the rows' limits to the devices of the bridge's ports.
@@ -18,8 +17,8 @@ impl BridgeReconciler {
                 continue;
             };
             // A standby has the limits of its primary.
-            if let Ok(Some(primary)) = primary_of(&self.row, row)
-                && let Some(of_primary) = self.row.interface(&primary.name)
+            if let Some(primary) = self.primaries.get(&iface.name)
+                && let Some(of_primary) = self.row.interface(primary)
             {
                 (port, row) = of_primary;
             }

@@ -27,7 +27,7 @@ impl BridgeReconciler {
             self.push_ports(&env.switch.ofproto);
             changes.write = true;
         }
-        self.log_changes_of_standbys();
+        changes.write |= self.log_changes_of_standbys();
         // Readers of a mirror's counters see them soon, not at the end of an interval.
         if !self.row.mirrors.is_empty()
             && let Some(packets) = self.bridge.mirrored_packets()

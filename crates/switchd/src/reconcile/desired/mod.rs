@@ -20,7 +20,7 @@ pub(super) use bad_values::log_bad_values;
 pub(super) use bridge::BridgeRow;
 pub(super) use controller::{ControllerRow, Remote};
 pub(super) use datapath::{DatapathRow, ZoneRow};
-pub(super) use port::{InterfaceRow, PortRow};
+pub(super) use port::{GuestIds, InterfaceRow, PortRow, STATUS_ACTIVE, STATUS_STANDBY};
 pub(super) use smap::Smap;
 pub(super) use without_effect::log_without_effect;
 

@@ -13,6 +13,35 @@ use super::bridge::vlans;
 use super::{Smap, bond, opt_text, text, value};
 use crate::reconcile::mac::parse_mac;
 
+/// Keys of `Interface.status`: the standby of an interface, and the active device of the two.
+pub(in crate::reconcile) const STATUS_STANDBY: &str = "heddle-standby";
+pub(in crate::reconcile) const STATUS_ACTIVE: &str = "heddle-active";
+
+/// The guest of an interface, as an orchestrator has written it into `external_ids`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::reconcile) struct GuestIds {
+    /// Logical port (`iface-id`).
+    pub(in crate::reconcile) port: Option<String>,
+    /// The guest's address (`attached-mac`).
+    pub(in crate::reconcile) mac: Option<[u8; 6]>,
+    /// The text of `attached-mac`, if no guest can have that address.
+    pub(in crate::reconcile) bad_mac: Option<String>,
+}
+
+impl GuestIds {
+    pub(in crate::reconcile) fn read(row: &Row) -> GuestIds {
+        let mut ids = value(row.map_str("external_ids"));
+        let text = ids.remove("attached-mac");
+        let mac = text.as_deref().and_then(parse_mac);
+        let mac = mac.filter(|mac| mac[0] & 1 == 0 && *mac != [0; 6]);
+        GuestIds {
+            port: ids.remove("iface-id"),
+            mac,
+            bad_mac: text.filter(|_| mac.is_none()),
+        }
+    }
+}
+
 /// A port: one interface, or several in a bond.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::reconcile) struct PortRow {
@@ -49,8 +78,9 @@ pub(in crate::reconcile) struct InterfaceRow {
     pub(in crate::reconcile) ofport: Option<OfPort>,
     pub(in crate::reconcile) mac: Option<[u8; 6]>,
     pub(in crate::reconcile) mtu_request: Option<u32>,
-    /// The guest's address, which an orchestrator has written (`external_ids:attached-mac`).
-    pub(in crate::reconcile) guest_mac: Option<[u8; 6]>,
+    pub(in crate::reconcile) guest: GuestIds,
+    /// The status of a pair, perhaps before this process started: its standby, and its active device.
+    pub(in crate::reconcile) pair_before: (Option<String>, Option<String>),
     /// Limits of the interface's input.
     pub(in crate::reconcile) policing: Vec<MeterConfig>,
 }
@@ -80,7 +110,7 @@ impl PortRow {
     }
 
     /// The local port of a bridge whose row has none.
-    pub(super) fn synthetic(name: &str) -> PortRow {
+    pub(in crate::reconcile) fn synthetic(name: &str) -> PortRow {
         let interface = InterfaceRow {
             uuid: None,
             name: name.to_owned(),
@@ -93,7 +123,8 @@ impl PortRow {
             mac: None,
             policing: Vec::new(),
             mtu_request: None,
-            guest_mac: None,
+            guest: GuestIds::default(),
+            pair_before: (None, None),
         };
         PortRow {
             uuid: None,
@@ -211,9 +242,11 @@ impl InterfaceRow {
             mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
             policing: policing(row),
             mtu_request: value(row.opt_int("mtu_request")).map(|m| u32::try_from(m).unwrap_or(u32::MAX)),
-            guest_mac: value(row.map_str("external_ids"))
-                .get("attached-mac")
-                .and_then(|mac| parse_mac(mac)),
+            guest: GuestIds::read(row),
+            pair_before: {
+                let mut status = value(row.map_str("status"));
+                (status.remove(STATUS_STANDBY), status.remove(STATUS_ACTIVE))
+            },
         }
     }
 }

@@ -84,9 +84,11 @@ impl Report<'_> {
             .patch_error(bridge, iface)
             .or_else(|| status.error.clone())
             .or_else(|| iface.mtu_refused.clone())
-            .or_else(|| iface.qos_refused.clone());
+            .or_else(|| iface.qos_refused.clone())
+            .or_else(|| iface.pair_fault.clone());
         let session = self.switch.ofproto.monitor().status(&iface.name);
         let known = status.extra.iter().filter(|(_, v)| !v.is_empty()).cloned();
+        let known = known.chain(bridge.pair_status(&iface.name));
         let mut columns = Columns::new()
             .with("ofport", i64::from(iface.no.0 & 0xffff))
             .with("error", Datum::optional(error))

@@ -24,7 +24,7 @@ fn is_router(zone: &str) -> bool {
 
 /// Zones and addresses of the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Choice {
+pub(crate) struct ExtraZones {
     /// Zones that ports share: names, or names with numbers (`acl=5`).
     pub(crate) zones: Vec<String>,
     /// Addresses of the guest.
@@ -55,12 +55,12 @@ pub(crate) struct Selection {
 
 impl Selection {
     /// The selection of a port, with the additions of the command line.
-    pub(crate) fn new(id: &PortIdentity, choice: &Choice) -> Result<Self, String> {
+    pub(crate) fn new(id: &PortIdentity, extra: &ExtraZones) -> Result<Self, String> {
         let mut selection = Selection {
             port: id.port.clone(),
             interface: id.interface.clone(),
             bridge: id.bridge.clone(),
-            addresses: id.addresses.iter().chain(&choice.addresses).copied().collect(),
+            addresses: id.addresses.iter().chain(&extra.addresses).copied().collect(),
             ..Selection::default()
         };
         if let Some(zone) = id.zones.get(&id.port) {
@@ -69,7 +69,7 @@ impl Selection {
             let whole = names == 1 && !id.numbers_elsewhere.contains(zone);
             selection.add(&id.port, *zone, whole);
         }
-        for text in &choice.zones {
+        for text in &extra.zones {
             let (name, zone) = chosen(text, id)?;
             selection.add(name, zone, false);
         }

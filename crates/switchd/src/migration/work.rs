@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use heddle_conntrack::Conntrack;
-use heddle_conntrack::transfer::{Imported, Portable};
+use heddle_conntrack::transfer::{ConnCopy, Imported};
 use heddle_migration::connection::{Chunk, Connections};
 
 use super::{Role, Session};
@@ -35,7 +35,7 @@ pub(crate) fn copy(tracker: &Conntrack, session: &Session, now_ms: u64, at: u32)
     while let Some(from) = next.filter(|from| *from < end && chunk.has_room(BATCH)) {
         next = tracker.scan(now_ms, from, BATCH, |seen| {
             if let Some(zone) = session.selection.position(seen, &addresses)
-                && !chunk.add(zone, &seen.portable())
+                && !chunk.add(zone, &seen.copy())
             {
                 left_out += 1;
             }
@@ -55,8 +55,8 @@ pub(crate) fn copy(tracker: &Conntrack, session: &Session, now_ms: u64, at: u32)
 
 /// Outcome of the import of one section.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
-    /// Number of imported connections by outcome.
+pub(crate) struct ImportOutcome {
+    /// Number of imported connections by kind.
     pub(crate) taken: BTreeMap<String, u64>,
     /// Number of refused connections by reason.
     pub(crate) refused: BTreeMap<String, u64>,
@@ -64,8 +64,8 @@ pub(crate) struct Taken {
     pub(crate) examples: Vec<String>,
 }
 
-impl Taken {
-    fn refuse(&mut self, why: &str, c: &Portable) {
+impl ImportOutcome {
+    fn refuse(&mut self, why: &str, c: &ConnCopy) {
         *self.refused.entry(why.to_owned()).or_default() += 1;
         if self.examples.len() < MAX_EXAMPLES {
             self.examples.push(format!(
@@ -86,14 +86,14 @@ fn outcome(how: Imported) -> &'static str {
 }
 
 /// Imports the connections of one section of a file. `policy`: name of the timeout policy of a zone.
-pub(crate) fn take(
+pub(crate) fn import(
     tracker: &Conntrack,
     session: &Session,
     now_ms: u64,
     content: &[u8],
     policy: impl Fn(u16) -> Option<std::sync::Arc<str>>,
-) -> Result<Taken, String> {
-    let mut done = Taken::default();
+) -> Result<ImportOutcome, String> {
+    let mut done = ImportOutcome::default();
     let addresses = session.selection.bits();
     for one in Connections::new(content).map_err(|e| e.to_string())? {
         let (position, c) = one.map_err(|e| e.to_string())?;

@@ -1,5 +1,5 @@
 use super::*;
-use heddle_conntrack::transfer::Portable;
+use heddle_conntrack::transfer::ConnCopy;
 use heddle_conntrack::{Conntrack, Endpoint, Phase, Tuple, bits};
 use std::net::IpAddr;
 
@@ -27,16 +27,16 @@ fn identity(zones: &[(&str, u16)], addresses: &[&str]) -> PortIdentity {
     }
 }
 
-fn choice(zones: &[&str], addresses: &[&str]) -> Choice {
-    Choice {
+fn extra(zones: &[&str], addresses: &[&str]) -> ExtraZones {
+    ExtraZones {
         zones: zones.iter().map(|z| (*z).to_owned()).collect(),
         addresses: addresses.iter().map(|a| a.parse().expect("an address")).collect(),
     }
 }
 
 /// Names, numbers, and whether all connections are meant.
-fn zones(id: &PortIdentity, choice: &Choice) -> Vec<(String, u16, bool)> {
-    let selection = Selection::new(id, choice).expect("a selection");
+fn zones(id: &PortIdentity, extra: &ExtraZones) -> Vec<(String, u16, bool)> {
+    let selection = Selection::new(id, extra).expect("a selection");
     let each = selection.zones.into_iter();
     each.map(|z| (z.name, z.zone, z.whole)).collect()
 }
@@ -53,8 +53,8 @@ const OVN: [(&str, u16); 5] = [
 fn the_zones_of_a_port() {
     let own = ("web-1".to_owned(), 10, true);
     let id = identity(&OVN, &[]);
-    assert_eq!(zones(&id, &Choice::default()), std::slice::from_ref(&own));
-    let notes = Selection::new(&id, &Choice::default())
+    assert_eq!(zones(&id, &ExtraZones::default()), std::slice::from_ref(&own));
+    let notes = Selection::new(&id, &ExtraZones::default())
         .expect("a selection")
         .notes;
     assert_eq!(notes.len(), 2);
@@ -66,10 +66,10 @@ fn the_zones_of_a_port() {
     let routers = [shared("6a1c_dnat", 21), shared("6a1c_snat", 20)];
     let known = identity(&OVN, &["10.0.0.5"]);
     assert_eq!(
-        zones(&known, &Choice::default()),
+        zones(&known, &ExtraZones::default()),
         [std::slice::from_ref(&own), &routers[..]].concat()
     );
-    let chosen = choice(&["other", "acl=5"], &["10.0.0.5"]);
+    let chosen = extra(&["other", "acl=5"], &["10.0.0.5"]);
     let acl = [shared("other", 30), shared("acl", 5)];
     assert_eq!(zones(&id, &chosen), [&[own][..], &acl, &routers].concat());
     // Another bridge has the number, too; another port has a router's name.
@@ -78,12 +78,12 @@ fn the_zones_of_a_port() {
     elsewhere.logical_ports.insert("6a1c_snat".into());
     let mine = shared("web-1", 10);
     assert_eq!(
-        zones(&elsewhere, &Choice::default()),
+        zones(&elsewhere, &ExtraZones::default()),
         [mine, shared("6a1c_dnat", 21)]
     );
     // Two names of one number: the zone is not the port's alone.
     let twice = identity(&[("web-1", 10), ("web-2", 10)], &["10.0.0.5"]);
-    assert_eq!(zones(&twice, &Choice::default()), [shared("web-1", 10)]);
+    assert_eq!(zones(&twice, &ExtraZones::default()), [shared("web-1", 10)]);
     for (zone, why) in [
         (
             "none",
@@ -91,17 +91,17 @@ fn the_zones_of_a_port() {
         ),
         ("acl=x", "--zone acl=x: expected NAME or NAME=NUMBER"),
     ] {
-        let refused = Selection::new(&id, &choice(&[zone], &[]));
+        let refused = Selection::new(&id, &extra(&[zone], &[]));
         assert_eq!(refused.map(drop), Err(why.to_owned()));
     }
-    let bare = Selection::new(&identity(&[], &[]), &Choice::default()).expect("a selection");
+    let bare = Selection::new(&identity(&[], &[]), &ExtraZones::default()).expect("a selection");
     assert_eq!(
         bare.notes,
         ["bridge br-int has no external_ids:ct-zone-web-1, and no --zone was given"]
     );
 }
 
-fn udp(src: &str, port: u32) -> Portable {
+fn udp(src: &str, port: u32) -> ConnCopy {
     let end = |addr: &str, l4| Endpoint {
         addr: bits(addr.parse::<IpAddr>().expect("an address")),
         l4,
@@ -112,7 +112,7 @@ fn udp(src: &str, port: u32) -> Portable {
         proto: 17,
         ipv6: false,
     };
-    Portable {
+    ConnCopy {
         orig,
         reply: orig.reversed(),
         nat: None,
@@ -125,7 +125,7 @@ fn udp(src: &str, port: u32) -> Portable {
         loose: false,
         phase: Phase::Both,
         skews: [0; 2],
-        announced: Vec::new(),
+        expected: Vec::new(),
     }
 }
 
@@ -141,7 +141,7 @@ fn sources(ct: &Conntrack, zone: u16) -> Vec<IpAddr> {
 }
 
 fn begin(moves: &Moves, role: Role, id: &PortIdentity, names: &[&str]) -> Arc<Session> {
-    let selection = Selection::new(id, &Choice::default()).expect("a selection");
+    let selection = Selection::new(id, &ExtraZones::default()).expect("a selection");
     let mapping = names.iter().map(|name| selection.map(name, id)).collect();
     moves.begin(role, false, selection, mapping, NOW).expect("room")
 }
@@ -172,7 +172,7 @@ fn nothing_of_another_tenant_travels() {
     // Other numbers there, and no zone of the router.
     let far = identity(&[("web-1", 110), ("web-2", 10)], &["10.0.0.5"]);
     let target = begin(&others, Role::Target, &far, &names);
-    let done = take(&there, &target, NOW, &copied.content, |_| None).expect("a good file");
+    let done = import(&there, &target, NOW, &copied.content, |_| None).expect("a good file");
     assert_eq!(done.taken, [("new".to_owned(), 2)].into());
     assert_eq!(
         done.refused,
@@ -192,7 +192,7 @@ fn nothing_of_another_tenant_travels() {
         &["10.0.0.6"],
     );
     let target = begin(&others, Role::Target, &wide, &["web-2", "web-1", "6a1c_snat"]);
-    let done = take(&there, &target, NOW, &copied.content, |_| None).expect("a good file");
+    let done = import(&there, &target, NOW, &copied.content, |_| None).expect("a good file");
     assert_eq!(
         done.refused,
         [
@@ -212,7 +212,8 @@ fn nothing_of_another_tenant_travels() {
 
 #[test]
 fn zones_that_change_their_numbers_end_a_move() {
-    let selection = Selection::new(&identity(&OVN, &["10.0.0.5"]), &Choice::default()).expect("a selection");
+    let selection =
+        Selection::new(&identity(&OVN, &["10.0.0.5"]), &ExtraZones::default()).expect("a selection");
     let now = |pairs: &[(&str, u16)]| selection.differs(&identity(pairs, &[]).zones);
     assert_eq!(now(&OVN), None);
     // The port has gone, and its zone with it.
@@ -239,13 +240,13 @@ fn a_move_is_given_up() {
     let copied = copy(&here, &source, NOW, 0);
     let far = identity(&[("web-1", 110)], &[]);
     let target = begin(&moves, Role::Target, &far, &["web-1"]);
-    take(&there, &target, NOW, &copied.content, |_| None).expect("a good file");
+    import(&there, &target, NOW, &copied.content, |_| None).expect("a good file");
     assert_eq!(there.n_conns(), 2);
     assert_eq!(abort(&there, &target, NOW), 1);
     assert_eq!(there.n_conns(), 1, "its own connection stays");
     assert_eq!((abort(&here, &source, NOW), here.n_conns()), (0, 1));
     // Repeated, and finished.
-    take(&there, &target, NOW, &copied.content, |_| None).expect("a good file");
+    import(&there, &target, NOW, &copied.content, |_| None).expect("a good file");
     assert_eq!(finish(&there, &target, NOW), 1);
     assert_eq!((abort(&there, &target, NOW), there.n_conns()), (0, 2));
     assert_eq!(*target.counts.lock(), [("new".to_owned(), 2)].into());
@@ -255,8 +256,17 @@ fn a_move_is_given_up() {
 fn a_later_step_replaces_an_earlier_one() {
     let (moves, id) = (Moves::default(), identity(&OVN, &[]));
     let first = begin(&moves, Role::Source, &id, &[]);
-    let second = begin(&moves, Role::Target, &id, &[]);
+    let second = begin(&moves, Role::Source, &id, &[]);
     assert!(moves.session(first.id).is_err() && moves.session(second.id).is_ok());
+    // The other role would be finished or aborted with the wrong effect.
+    let selection = Selection::new(&id, &ExtraZones::default()).expect("a selection");
+    let refused = moves.begin(Role::Target, false, selection, Vec::new(), NOW);
+    let why = refused.expect_err("the other role");
+    assert!(
+        why.starts_with("port web-1: this node is the source of a move that is not finished"),
+        "{why}"
+    );
+    assert!(moves.session(second.id).is_ok());
     moves.end(&first);
     assert_eq!(moves.all().len(), 1);
     moves.end(&second);
@@ -275,7 +285,7 @@ fn a_later_step_replaces_an_earlier_one() {
 fn bad_contents_are_refused() {
     let (ct, moves) = (tracker(), Moves::default());
     let target = begin(&moves, Role::Target, &identity(&OVN, &[]), &[]);
-    let refused = |content: &[u8]| take(&ct, &target, NOW, content, |_| None).expect_err("a bad file");
+    let refused = |content: &[u8]| import(&ct, &target, NOW, content, |_| None).expect_err("a bad file");
     assert_eq!(refused(&[]), "the file is not complete: export it again");
     let mut chunk = heddle_migration::connection::Chunk::default();
     chunk.add(3, &udp("10.0.0.5", 1));

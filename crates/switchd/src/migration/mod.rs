@@ -1,11 +1,11 @@
 //! Moves of a port's connections to another node, or from there (`heddle migrate`).
 //!
 //! **Steps.** The source node copies the port's connections ([`copy`]), once or several times. The target
-//! node adds the copies ([`take`]). At the end ([`finish`]) the source ends its own connections, and the
+//! node adds the copies ([`import`]). At the end ([`finish`]) the source ends its own connections, and the
 //! target checks TCP windows as usual again. [`abort`] gives a move up: the source keeps its connections, and
 //! the target ends the copies.
 //!
-//! **State.** A step is one request or a series of them. Only the choice of zones and addresses is kept
+//! **State.** A step is one request or a series of them. Only the extra of zones and addresses is kept
 //! between requests ([`Session`]). If the client is killed, a repetition replaces all that it left. If the
 //! daemon is killed, it loses its connections, and the session with them.
 
@@ -14,8 +14,8 @@ mod selection;
 mod work;
 
 pub(crate) use identity::{PortIdentity, zones_of};
-pub(crate) use selection::{Choice, MovedZone, Selection};
-pub(crate) use work::{abort, copy, finish, take};
+pub(crate) use selection::{ExtraZones, MovedZone, Selection};
+pub(crate) use work::{abort, copy, finish, import};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -80,7 +80,8 @@ struct Sessions {
 }
 
 impl Moves {
-    /// Begins a step. Replaces an earlier session of the same port.
+    /// Begins a step. Replaces an earlier session of the same port and role. A session of the other role is
+    /// an error: `finish` and `abort` would act on the wrong connections.
     pub(crate) fn begin(
         &self,
         role: Role,
@@ -94,6 +95,13 @@ impl Moves {
         if state.by_port.len() >= MAX_SESSIONS && !state.by_port.contains_key(&port) {
             return Err(format!(
                 "{MAX_SESSIONS} moves are not finished ('heddle migrate status'): finish or abort some"
+            ));
+        }
+        if let Some(other) = state.by_port.get(&port).filter(|s| s.role != role) {
+            return Err(format!(
+                "port {port}: this node is the {} of a move that is not finished: 'heddle migrate finish {port}' if the \
+                 guest moved, 'heddle migrate abort {port}' if it did not",
+                other.role.name()
             ));
         }
         state.last += 1;
