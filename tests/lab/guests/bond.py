@@ -4,11 +4,10 @@
 import os
 import re
 import sys
-import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 from lab.guestlab import main
-from lab.podlab import RUN, PodLab
+from lab.podlab import PodLab
 from lab.runner import limit
 
 MODULES = ("veth", "tun", "bonding", "sch_ingress", "cls_matchall", "act_gact")
@@ -130,30 +129,6 @@ def scenario_kernel_bond(lab):
            and "member m0: enabled\n  active member" in p.appctl("bond/show bond0"), 60)
     p.meet("a", "10.9.0.2")
     p.pings("a", "10.9.0.2", 10)
-
-
-@limit(600)
-def scenario_restart(lab):
-    """A switch that is killed and back within three intervals announces itself as before: the driver sees no flap."""
-    h = Host(lab)
-    p = h.p
-    h.wait_negotiated()
-    p.meet("a", "10.9.0.2")
-    messages = "dmesg | grep -c 'bond0' || true"
-    before, seen, changes = h.driver(), p.run(messages), p.run("cat /sys/class/net/m0/carrier_changes")
-    for signal in ("TERM", "KILL"):
-        began = time.monotonic()
-        p.kill_daemon(signal)
-        p.start_daemon()
-        h.wait_negotiated()
-        p.tell(f"SIG{signal}: {time.monotonic() - began:.1f} s until both ends use both links")
-        p.meet("a", "10.9.0.2")
-        p.run("sleep 4")
-        assert h.driver() == before, (before, h.driver())
-    assert p.run(messages) == seen, p.run("dmesg | grep bond0 | tail -n 20")
-    assert p.run("cat /sys/class/net/m0/carrier_changes") == changes
-    p.pings("a", "10.9.0.2", 10)
-    assert RUN in p.run(f"ls {RUN}/heddled.log")
 
 
 if __name__ == "__main__":
