@@ -5,7 +5,7 @@
 #   make conformance [SUITE=4.0] [ARGS="--files ofproto.at"]
 #   make controllers [ARGS="--versions 13 --part match"]
 #   make ovn [QUICK=1] [OVN=sid] [SCALE=1] [OWN=1] [ARGS="--encap vxlan"]
-#   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments fragments headers memberships migrations"]
+#   make fuzz [SECONDS=180] [KEEP=1] [FUZZ="rings sessions messages connections segments fragments headers memberships lacpdus migrations"]
 #   make cri [ARGS="rolled"]
 #   make k8s [ARGS="--only rolled"]
 #   make lab [QUICK=1] [SWITCH=heddle|ovs-dpdk] [PODS=1]      make lab PARITY=1 [SWITCH=heddle|ovs-kernel] [ARGS="marks"]
@@ -25,7 +25,7 @@ PACKAGED := $(if $(wildcard $(HEDDLED)),,$(and $(wildcard /usr/bin/heddle),$(wil
 BENCH ?= pods vhost switch rules
 RESULTS := $(TARGET)/bench/last
 COMMA := ,
-FUZZ ?= rings sessions messages connections segments fragments headers memberships migrations
+FUZZ ?= rings sessions messages connections segments fragments headers memberships lacpdus migrations
 export KEEP QUICK GUEST
 
 .PHONY: install uninstall deb help setup build demo demo-begins test props soak smoke bench conformance controllers ovn cri k8s pristine lab fuzz models docs fmt lint clean
@@ -138,13 +138,14 @@ pristine: ## `make test` on an empty Debian 12 in a directory, where only git, m
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer; PODS=1: pods on VDUSE instead; PARITY=1 [SWITCH=heddle|ovs-kernel] [ARGS="marks"]: what passes with Open vSwitch's kernel datapath passes here; OFFLOAD=1 [SWITCH=] [ARGS=]: tc flower offload into a test card; MIGRATE=1: a guest with a fast card and a virtio standby moves to another node)
 	@scripts/setup lab
 	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(PARITY)$(OFFLOAD),$(if $(SWITCH),--switch $(SWITCH)) $(if $(PARITY),parity) $(if $(OFFLOAD),card) $(if $(ARGS),-- $(ARGS)),\
-	   $(if $(QUICK),--quick) $(if $(PODS),vduse ebpf host_stack marks) $(if $(MIGRATE),failover) --switch $(or $(SWITCH),heddle))
+	   $(if $(QUICK),--quick) $(if $(PODS),vduse ebpf host_stack marks bond) $(if $(MIGRATE),failover) --switch $(or $(SWITCH),heddle))
 
-fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking and fragments against hostile ends, headers of tunnels, IGMP and MLD, files of migrations (SECONDS=180; KEEP=1 renews the corpora)
+fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking and fragments against hostile ends, headers of tunnels, IGMP, MLD and LACP, files of migrations (SECONDS=180; KEEP=1 renews the corpora)
 	@each=$$(( ($(or $(SECONDS),180) + $(words $(FUZZ)) - 1) / $(words $(FUZZ)) )); for part in $(FUZZ); do case $$part in \
 	   rings) where=heddle-virtio:ring::tests::fuzz;; sessions) where=heddle-vhost-user:backend::tests::fuzz;; \
 	   messages) where=heddle-openflow:tests::fuzz;; connections) where=heddle-ofproto:conn::tests::fuzz;; segments) where=heddle-conntrack:tests::fuzz;; \
 	   fragments) where=heddle-conntrack:ipf::tests::fuzz;; headers) where=heddle-tunnel:tests::fuzz;; memberships) where=heddle-wire:membership::tests;; \
+	   lacpdus) where=heddle-lacp:tests::fuzz;; \
 	   migrations) where=heddle-migration:tests::fuzz;; \
 	   *) echo "no such part: $$part"; exit 2;; esac; \
 	   FUZZ_SECONDS=$$each $(if $(KEEP),FUZZ_KEEP=1) cargo test --release --package $${where%%:*} --lib $${where#*:}::explore -- --ignored --nocapture || exit 1; done

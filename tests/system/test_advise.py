@@ -178,7 +178,6 @@ def scenario_settings_without_effect(lab):
         "bridge br0: sflow": ("--", "--id=@s", "create", "sflow", 'targets="127.0.0.1:6343"', "--", "set", "bridge", "br0", "sflow=@s"),
         "bridge br0: netflow": ("--", "--id=@n", "create", "netflow", 'targets="127.0.0.1:2055"', "--", "set", "bridge", "br0", "netflow=@n"),
         "bridge br0: auto_attach": ("--", "--id=@a", "create", "AutoAttach", "system_name=x", "--", "set", "bridge", "br0", "auto_attach=@a"),
-        "port vb: bond_fake_iface": ("set", "port", "vb", "bond_fake_iface=true"),
         "interface vb: cfm_mpid": ("set", "interface", "vb", "cfm_mpid=1"),
         "interface vb: options:n_rxq_desc": ("set", "interface", "vb", "options:n_rxq_desc=512"),
         "Open_vSwitch: other_config:smc-enable": ("set", "Open_vSwitch", ".", "other_config:smc-enable=true"),
@@ -196,9 +195,9 @@ def scenario_settings_without_effect(lab):
         assert any(f["rule"] == "setting without effect" and words in f["evidence"] for f in found), (words, found)
     assert run.returncode == 1, run
     # Settings that request nothing are not reported.
-    v("set", "port", "vb", "bond_fake_iface=false", "--", "set", "bridge", "br0", "stp_enable=false", "--", "set", "Open_vSwitch", ".", "other_config:smc-enable=false")
+    v("set", "bridge", "br0", "stp_enable=false", "--", "set", "Open_vSwitch", ".", "other_config:smc-enable=false")
     text = sw.appctl("heddle/without-effect")
-    assert not any(word in text for word in ('"bond_fake_iface"', '"stp_enable"', "smc-enable")), text
+    assert not any(word in text for word in ('"stp_enable"', "smc-enable")), text
     # An internal port of an earlier switch, dead in a pod, beside the one of this switch.
     v("add-port", "br0", "old", "--", "set", "interface", "old", "type=internal")
     planted(lab, sw, "device of an earlier switch", ("old", f"/run/netns/{b}"), lambda: lab.net.run(b, "ip", "tuntap", "add", "old", "mode", "tap"),

@@ -413,8 +413,11 @@ def scenario_a_storm_of_reports(lab):
             n += 100
     thread = threading.Thread(target=storm, daemon=True)
     thread.start()
+    counter = "drop_action_mcast_report_limit"
     try:
         wait_for("a full table", lambda: len(net.mdb()) == 2048, 60)
+        # The messages are bounded by port. The log has a line about that, once.
+        wait_for("the limit", lambda: int(net.sw.appctl("coverage/read-counter", counter)) > 0, 60)
         for _ in range(5):
             net.data("a", "b")
             lab.net.ping(net.ns["a"], "10.1.0.3", count=5)
@@ -423,6 +426,7 @@ def scenario_a_storm_of_reports(lab):
     finally:
         ending.set()
         thread.join()
+    assert net.sw.log().count("port vd sends more than 1000 group records of IGMP and MLD a second") == 1, net.sw.log()
     net.sw.vsctl("set", "bridge", "br0", "other_config:mcast-snooping-table-size=20")
     wait_for("a smaller table", lambda: len(net.mdb()) == 20)
     assert (net.number("b"), GROUP) in net.members()

@@ -324,6 +324,8 @@ pub enum DropReason {
     NoRecirculation,
     /// No member of a bond takes the packet: none is enabled, or LACP has found no partner.
     NoBondMember,
+    /// The port sends more messages of IGMP and MLD than multicast snooping reads.
+    ReportLimit,
     /// Rules are restored after a restart (`flow-restore-wait`): until all are there, none decides.
     Restoring,
     /// The pipeline itself failed, by a mistake of its own.

@@ -129,6 +129,8 @@ kinds! {
     NoRecirculation = "drop_action_no_recirculation_context",
     /// No member of a bond takes the packet: none is enabled, or LACP has found no partner.
     NoBondMember = "drop_action_no_bond_member",
+    /// The port sends more messages of IGMP and MLD than multicast snooping reads.
+    ReportLimit = "drop_action_mcast_report_limit",
     /// Rules are restored after a restart: until all are there, none decides.
     Restoring = "drop_action_flow_restore_wait",
     /// The translation panicked: a fault of this program, which is in the log.
@@ -149,6 +151,7 @@ impl From<DropReason> for DropKind {
             DropReason::TooManyMplsLabels => DropKind::TooManyMplsLabels,
             DropReason::NoPort => DropKind::NoPort,
             DropReason::NoBondMember => DropKind::NoBondMember,
+            DropReason::ReportLimit => DropKind::ReportLimit,
             DropReason::Bridging => DropKind::Bridging,
             DropReason::TunnelEcn => DropKind::TunnelEcn,
             DropReason::NoTunnel => DropKind::NoTunnel,

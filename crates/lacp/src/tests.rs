@@ -1,5 +1,7 @@
 //! Two systems and the links between them, on a clock that tests move.
 
+mod fuzz;
+
 use super::*;
 use proptest::prelude::*;
 

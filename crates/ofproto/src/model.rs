@@ -17,7 +17,7 @@ use crate::mac::MacTable;
 use crate::meter::OfMeter;
 use crate::sampling::IpfixConfig;
 use crate::shared_map::SharedMap;
-use crate::snooping::{PortSnooping, SnoopingView};
+use crate::snooping::{PortSnooping, ReportBudget, SnoopingView};
 use crate::standby::FailoverPair;
 use crate::stats::{LazyStats, Stats};
 use crate::tunnels::{Tunnel, TunnelMap};
@@ -240,6 +240,8 @@ pub struct PortBundle {
     pub bond: Option<BondPort>,
     /// Settings of multicast snooping.
     pub snooping: PortSnooping,
+    /// Limit of the port's membership messages.
+    pub reports: ReportBudget,
 }
 
 /// Destination of mirrored packets.

@@ -16,6 +16,10 @@ pub(crate) const CODEL: &str = "linux-codel";
 pub(crate) const FQ_CODEL: &str = "linux-fq_codel";
 pub(crate) const NETEM: &str = "linux-netem";
 
+/// Settings of a queue, microseconds: the switch's own shaper controls the queue's delay.
+pub(crate) const CODEL_TARGET: &str = "heddle-codel-target";
+pub(crate) const CODEL_INTERVAL: &str = "heddle-codel-interval";
+
 /// One row of `QoS` with its queues.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct QosConfig {
@@ -32,9 +36,19 @@ fn settings(kind: &str) -> (&'static [&'static str], Option<&'static [&'static s
     match kind {
         HTB => (
             &["max-rate"],
-            Some(&["min-rate", "max-rate", "burst", "priority"]),
+            Some(&[
+                "min-rate",
+                "max-rate",
+                "burst",
+                "priority",
+                CODEL_TARGET,
+                CODEL_INTERVAL,
+            ]),
         ),
-        HFSC => (&["max-rate"], Some(&["min-rate", "max-rate"])),
+        HFSC => (
+            &["max-rate"],
+            Some(&["min-rate", "max-rate", CODEL_TARGET, CODEL_INTERVAL]),
+        ),
         SFQ => (&["perturb", "quantum"], None),
         CODEL => (&["target", "limit", "interval"], None),
         FQ_CODEL => (&["target", "limit", "interval", "flows", "quantum"], None),
@@ -47,8 +61,8 @@ fn settings(kind: &str) -> (&'static [&'static str], Option<&'static [&'static s
 
 impl QosConfig {
     /// The parts of the row that have no effect, for people. For a value that is no number its default
-    /// applies.
-    pub fn faults(&self) -> Vec<String> {
+    /// applies. `by_kernel`: disciplines of the kernel keep the port's rates.
+    pub fn faults(&self, by_kernel: bool) -> Vec<String> {
         let (keys, of_queues) = settings(&self.kind);
         let wrong = |details: &Details, keys: &[&str]| -> Vec<String> {
             let given = keys.iter().filter_map(|key| Some((*key, details.get(*key)?)));
@@ -70,6 +84,13 @@ impl QosConfig {
             }
             None if !self.queues.is_empty() => faults.push("this type has no queues".to_owned()),
             None => {}
+        }
+        for (n, details) in self.queues.iter().filter(|_| by_kernel) {
+            let keys = [CODEL_TARGET, CODEL_INTERVAL].into_iter();
+            let without_effect = keys.filter(|key| details.contains_key(*key));
+            faults.extend(without_effect.map(|key| {
+                format!("queue {n}: {key} has no effect, since the kernel keeps this port's rates")
+            }));
         }
         faults
     }
@@ -96,12 +117,18 @@ mod tests {
             queues: BTreeMap::from([(7, details(&[("min-rate", "-3"), ("priority", "2")]))]),
         };
         assert_eq!(
-            qos.faults(),
+            qos.faults(false),
             ["max-rate=10M is no number", "queue 7: min-rate=-3 is no number"]
         );
         qos.kind = SFQ.to_owned();
-        assert_eq!(qos.faults(), ["this type has no queues"]);
+        assert_eq!(qos.faults(true), ["this type has no queues"]);
         qos.kind = NOOP.to_owned();
-        assert!(qos.faults().is_empty());
+        assert!(qos.faults(true).is_empty());
+        qos.queues = BTreeMap::from([(7, details(&[(CODEL_TARGET, "5000")]))]);
+        assert!(qos.faults(false).is_empty());
+        assert_eq!(
+            qos.faults(true),
+            ["queue 7: heddle-codel-target has no effect, since the kernel keeps this port's rates"]
+        );
     }
 }

@@ -22,13 +22,16 @@
 
 mod bucket;
 mod clock;
+mod codel;
 mod fifo;
 mod policer;
 mod shaper;
 #[cfg(test)]
 mod tests;
 
-use crate::qos::{Details, EGRESS_POLICER, HFSC, HTB, NOOP, TRTCM_POLICER, number};
+use crate::qos::{
+    CODEL_INTERVAL, CODEL_TARGET, Details, EGRESS_POLICER, HFSC, HTB, NOOP, TRTCM_POLICER, number,
+};
 use crate::{PortError, QosConfig, Released, TxCounts};
 use arrayvec::ArrayVec;
 use crossbeam_queue::ArrayQueue;
@@ -46,6 +49,9 @@ use std::sync::{Arc, OnceLock};
 pub(crate) const TYPES: &[&str] = &[EGRESS_POLICER, TRTCM_POLICER, HTB, HFSC, NOOP];
 /// A frame of Ethernet with a tag, which a queue may send in a second at least, and at once.
 const FRAME_BYTES: u64 = 1518;
+/// Interval of CoDel if the row has none, and the longest target and interval, microseconds.
+const DEFAULT_CODEL_INTERVAL_US: u64 = 100_000;
+const MAX_CODEL_US: u64 = 1_000_000;
 /// Packets that workers leave while the shaper is in use.
 const HANDED: usize = 16 * BURST;
 /// Time until a worker tries again.
@@ -171,6 +177,21 @@ impl Shaping {
     }
 }
 
+/// Control of a queue's delay, if the row asks for it.
+fn codel_settings(details: &Details) -> Option<codel::Settings> {
+    let us = |key, default| match number(details, key) {
+        0 => default,
+        us => us.min(MAX_CODEL_US),
+    };
+    let ticks = |us| us * (clock::MS / 1000);
+    Some(us(CODEL_TARGET, 0))
+        .filter(|us| *us != 0)
+        .map(|target| codel::Settings {
+            target: ticks(target),
+            interval: ticks(us(CODEL_INTERVAL, DEFAULT_CODEL_INTERVAL_US)),
+        })
+}
+
 /// The hierarchy of a row. Bytes per second.
 fn hierarchy(config: &QosConfig) -> Hierarchy {
     let max = Some(number(&config.details, "max-rate") / 8).filter(|n| *n != 0);
@@ -184,6 +205,7 @@ fn hierarchy(config: &QosConfig) -> Hierarchy {
             max: own.map(|n| n.max(min)),
             burst: (number(details, "burst") / 8).max(FRAME_BYTES),
             priority: u32::try_from(number(details, "priority")).unwrap_or(u32::MAX),
+            codel: codel_settings(details),
         }
     };
     let mut classes: BTreeMap<u32, Class> = config.queues.iter().map(|(n, d)| (*n, class(d))).collect();
@@ -203,6 +225,14 @@ fn shown(kind: &str, hierarchy: &Hierarchy) -> QosConfig {
         let mut details = row(&[("min-rate", 8 * c.min), ("burst", 8 * c.burst)]);
         if let Some(max) = c.max.or(hierarchy.max).filter(|max| *max != c.min) {
             details.extend(row(&[("max-rate", 8 * max)]));
+        }
+        if let Some(codel) = &c.codel {
+            let us = |ticks| ticks / (clock::MS / 1000);
+            let of = [
+                (CODEL_TARGET, us(codel.target)),
+                (CODEL_INTERVAL, us(codel.interval)),
+            ];
+            details.extend(row(&of));
         }
         if c.priority != 0 {
             details.extend(row(&[("priority", c.priority.into())]));

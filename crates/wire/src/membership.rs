@@ -151,6 +151,16 @@ pub enum Message<'a> {
     Report(Records<'a>),
 }
 
+impl Message<'_> {
+    /// Number of group records that it claims to have, at most [`MAX_RECORDS`]; at least 1.
+    pub fn n_records(&self) -> u16 {
+        match self {
+            Self::Report(Records::Many { left, .. }) => (*left).max(1),
+            Self::Report(Records::One(_)) | Self::Query { .. } => 1,
+        }
+    }
+}
+
 /// The records of a report, one by one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Records<'a> {

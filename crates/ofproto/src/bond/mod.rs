@@ -38,8 +38,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Interval after which a member may have its full number of messages again.
-const REFILL_MS: u64 = 10;
+/// Interval after which a member may have its full number of messages again. A partner sends three messages a
+/// second at most (IEEE 802.1AX-2020 §6.4.16).
+const REFILL_MS: u64 = 100;
 /// A message that a worker had no room for is sent again after this time.
 const RETRY_MS: u64 = 5;
 

@@ -14,6 +14,7 @@ use super::ports::{bundle_view, port_view};
 use super::{BridgeState, PortBundleConfig, PortTarget};
 use crate::model::{Binding, PortBundle, PortView};
 use crate::shared_map::SharedMap;
+use crate::snooping::ReportBudget;
 use heddle_openflow::Port as OfPort;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -48,6 +49,8 @@ struct Members {
     /// See [`PortBundle`].
     id: u32,
     ports: BTreeSet<OfPort>,
+    /// Kept when the bundle is made anew.
+    reports: ReportBudget,
 }
 
 impl PortViews {
@@ -67,6 +70,7 @@ impl PortViews {
             Members {
                 id: *last_id,
                 ports: BTreeSet::new(),
+                reports: ReportBudget::default(),
             }
         });
         members.ports.insert(no);
@@ -171,7 +175,9 @@ impl BridgeState {
                 Some(config) => {
                     let place = port_views.place(&name);
                     let id = port_views.id_of(&name).unwrap_or(0);
-                    let bundle = bundle_view(config, id, port_views.members(&name).collect());
+                    let reports = port_views.members.get(&name).map(|m| m.reports.clone());
+                    let ports = port_views.members(&name).collect();
+                    let bundle = bundle_view(config, id, reports.unwrap_or_default(), ports);
                     port_views.bundles.insert(place, Arc::new(bundle));
                 }
                 None => {

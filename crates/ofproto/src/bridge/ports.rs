@@ -6,6 +6,7 @@ use super::{Bridge, BridgeState, Event, PortBundleConfig, PortChanged, PortConfi
 use crate::bfd_port::BfdPort;
 use crate::bond_port::LacpLink;
 use crate::model::{self, Binding, BridgeView, Fragments, PortBundle, PortView, VlanSet, port_config};
+use crate::snooping::ReportBudget;
 use crate::stats::Stats;
 use heddle_openflow::message::{self, PortDesc, PortFeatures, PortMod, PortReason, PortState as OfState};
 use heddle_openflow::{ErrorKind, Port as OfPort};
@@ -333,7 +334,12 @@ fn vlan_set(ids: &[u16]) -> Option<Arc<VlanSet>> {
     (!ids.is_empty()).then(|| Arc::new(VlanSet::from_ids(ids.iter().copied())))
 }
 
-pub(super) fn bundle_view(b: &PortBundleConfig, id: u32, ports: Vec<OfPort>) -> PortBundle {
+pub(super) fn bundle_view(
+    b: &PortBundleConfig,
+    id: u32,
+    reports: ReportBudget,
+    ports: Vec<OfPort>,
+) -> PortBundle {
     PortBundle {
         id,
         name: b.name.clone(),
@@ -352,6 +358,7 @@ pub(super) fn bundle_view(b: &PortBundleConfig, id: u32, ports: Vec<OfPort>) -> 
         ports,
         bond: b.bond.clone(),
         snooping: b.snooping,
+        reports,
     }
 }
 

@@ -4,6 +4,7 @@ use super::learn::Used;
 use super::{GroupKey, Listener, SnoopingConfig, SnoopingTable};
 use crate::coverage;
 use heddle_wire::membership::Protocol;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Time without a query before a port has no router any more, ms. Open vSwitch has the same time.
 const ROUTER_IDLE_MS: u64 = 180_000;
@@ -40,9 +41,13 @@ impl SnoopingTable {
         self.inner.lock().config
     }
 
-    /// Removes listeners and routers that were silent for too long, and groups above the limit. To be called
-    /// about once a second.
+    /// Removes listeners and routers that were silent for too long, and groups above the limit. Ports that
+    /// have used up their [`ReportBudget`](super::ReportBudget) are looked at again. To be called at least once
+    /// a second.
     pub fn age(&self, now_ms: u64) {
+        if self.has_limited.swap(false, Relaxed) {
+            self.generations.bump(self.limit_slot());
+        }
         let mut inner = self.inner.lock();
         self.learn_queued(&mut inner, usize::MAX);
         for (kind, idle_ms) in [inner.config.idle_s * 1000, ROUTER_IDLE_MS]

@@ -17,15 +17,19 @@
 //! **Limits.** A table has at most [`SnoopingConfig::max_groups`]. A full table forgets the group that was
 //! reported least recently among those of the port with the most groups. A group counts as that of the port
 //! that reported it first. So a guest that reports groups without end loses its own ones. The number of
-//! router ports is bounded by the number of ports and VLANs.
+//! router ports is bounded by the number of ports and VLANs. The work of a port's messages is bounded by its
+//! [`ReportBudget`].
 
 mod age;
+mod budget;
 mod learn;
 mod owners;
 #[cfg(test)]
 mod tests;
 
 pub use age::SnoopedListener;
+pub(crate) use budget::RECORDS_PER_SECOND;
+pub use budget::ReportBudget;
 pub(crate) use learn::{MembershipChange, MembershipReport, Snooped};
 
 pub use heddle_wire::membership::Protocol;
@@ -38,6 +42,7 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::Ipv6Addr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::SyncSender;
 
 /// Settings, as the row of `Bridge` has them.
@@ -87,6 +92,10 @@ impl GroupKey {
             vlan,
         }
     }
+    /// The key of the ports that have used up their [`ReportBudget`]: no VLAN has this number.
+    fn limited() -> Self {
+        Self::routers(u16::MAX)
+    }
     /// Whether it is one of [`GroupKey::routers`].
     pub fn is_of_routers(self) -> bool {
         self.group.is_unspecified()
@@ -118,6 +127,8 @@ pub struct SnoopingTable {
     inner: Mutex<learn::Inner>,
     /// Reports of threads that found the mutex taken. Sending tries once, and never waits.
     queue: SyncSender<MembershipReport>,
+    /// Translations may depend on the limit's slot.
+    has_limited: AtomicBool,
 }
 
 impl SnoopingTable {
@@ -130,6 +141,7 @@ impl SnoopingTable {
             index: Buckets::new(config.max_groups),
             inner: Mutex::new(inner),
             queue,
+            has_limited: AtomicBool::new(false),
         };
         table.configure(config);
         table
@@ -142,6 +154,15 @@ impl SnoopingTable {
     /// The slot that moves when the result of [`SnoopingTable::lookup`] changes.
     pub(crate) fn slot(&self, key: GroupKey) -> u16 {
         Generations::learned_slot_of(self.bits(key))
+    }
+
+    /// The slot that moves when ports may send reports again.
+    pub(crate) fn limit_slot(&self) -> u16 {
+        self.slot(GroupKey::limited())
+    }
+    /// Notes that a translation depends on [`SnoopingTable::limit_slot`].
+    pub(crate) fn set_limited(&self) {
+        self.has_limited.store(true, Relaxed);
     }
 
     /// The listeners of a group; `None`: it has none. Never waits.

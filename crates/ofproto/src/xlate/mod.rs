@@ -49,6 +49,7 @@ mod position;
 mod prereq;
 pub(crate) mod recirc;
 pub(crate) mod report;
+mod report_limit;
 mod resubmit;
 mod resume;
 pub(crate) mod run;
@@ -327,6 +328,16 @@ impl Pipeline {
             && let Some(pair) = bridge.ports.get(&of_port).and_then(|p| p.standby.as_ref())
         {
             self.follow_guest(pair, port, request, out);
+        }
+        if let Some((_, of_port)) = from
+            && self.limit_reports(bridge, of_port, request, out)
+        {
+            let parts = [Part::Bridge(bridge.id), Part::Port(bridge.id, of_port)];
+            out.deps.extend(parts.map(|p| self.generations.read(p.slot())));
+            if self.exact.load(Relaxed) {
+                out.mask.add(&mask::exact(request.key));
+            }
+            return;
         }
         let mut go = |start: Start<'_>| {
             let input = Input {

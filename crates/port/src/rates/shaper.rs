@@ -13,12 +13,14 @@
 //! became empty are removed when they are met. So a packet costs a logarithm of the number of queues.
 //!
 //! **Bounds.** A queue holds the bytes of [`LIMIT_MS`] at its maximum rate, within [`MIN_LIMIT_BYTES`] and
-//! [`MAX_LIMIT_BYTES`]; a port holds [`MAX_PORT_BYTES`]. No packet waits longer than [`MAX_WAIT`].
+//! [`MAX_LIMIT_BYTES`]; a port holds [`MAX_PORT_BYTES`]. No packet waits longer than [`MAX_WAIT`]. A queue may
+//! also control its delay ([`super::codel`]).
 //!
 //! The scheduler has no clock: the caller passes the time, in ticks ([`super::clock`]).
 
 use super::bucket::Bucket;
 use super::clock::{MS, SECOND};
+use super::codel::{self, Codel};
 use super::fifo::Fifo;
 use heddle_packet::{Packet, Pool};
 use heddle_sync::Counter;
@@ -50,6 +52,8 @@ pub(super) struct Class {
     /// Bytes that an unused queue may send at once.
     pub(super) burst: u64,
     pub(super) priority: u32,
+    /// Control of the delay; `None`: there is none.
+    pub(super) codel: Option<codel::Settings>,
 }
 
 /// The configuration of a port.
@@ -85,6 +89,7 @@ struct Queue {
     deficit: i64,
     limit: usize,
     fifo: Fifo,
+    codel: Codel,
     counts: Arc<Counts>,
     /// The queue has an entry in `guaranteed`.
     in_guaranteed: bool,
@@ -96,6 +101,16 @@ impl Queue {
     /// The time of its next guaranteed packet.
     fn guaranteed_at(&self) -> u64 {
         self.min.at.max(self.max.at)
+    }
+    /// Whether a packet that came at `since`, the first one, is dropped in place of being sent.
+    fn is_too_late(&mut self, since: u64, now: u64) -> bool {
+        let is_last = self.fifo.len() == 1;
+        let delay = now.saturating_sub(since);
+        delay > MAX_WAIT
+            || self
+                .class
+                .codel
+                .is_some_and(|codel| self.codel.drops(&codel, delay, is_last, now))
     }
     fn drop_first(&mut self) {
         self.fifo.drop_first();
@@ -117,7 +132,7 @@ pub(super) struct Shaper {
     rings: Vec<VecDeque<usize>>,
     bytes: usize,
     waiting: usize,
-    /// Packets that were dropped because they had waited for too long.
+    /// Packets that were dropped for their delay.
     pub(super) late: u64,
 }
 
@@ -144,6 +159,7 @@ impl Shaper {
                 deficit: 0,
                 limit: usize::try_from(limit).unwrap_or(usize::MAX),
                 fifo: Fifo::default(),
+                codel: Codel::default(),
                 counts: Arc::new(Counts {
                     made: now,
                     ..Counts::default()
@@ -318,12 +334,12 @@ impl Shaper {
         None
     }
 
-    /// Takes the first packet of queue `i`; `None`: it was too old.
+    /// Takes the first packet of queue `i`; `None`: it was dropped.
     fn take(&mut self, i: usize, is_guaranteed: bool, pool: &mut Pool, now: u64) -> Option<Packet> {
         let queue = &mut self.queues[i];
         let first = queue.fifo.first()?;
         let bytes = queue.fifo.bytes();
-        let packet = if now > first.since + MAX_WAIT {
+        let packet = if queue.is_too_late(first.since, now) {
             queue.drop_first();
             self.late += 1;
             None

@@ -39,6 +39,7 @@ fn rows_become_hierarchies() {
                 ("max-rate", "8000000"),
                 ("priority", "2"),
                 ("burst", "160000"),
+                (CODEL_TARGET, "5000"),
             ],
         )],
     );
@@ -50,7 +51,11 @@ fn rows_become_hierarchies() {
             min: 100_000,
             max: Some(1_000_000),
             burst: 20_000,
-            priority: 2
+            priority: 2,
+            codel: Some(codel::Settings {
+                target: 5 * clock::MS,
+                interval: 100 * clock::MS
+            })
         }
     );
     assert_eq!((h.classes[&0].min, h.classes[&0].max), (FRAME_BYTES, None));
@@ -60,6 +65,8 @@ fn rows_become_hierarchies() {
         shown.queues[&7],
         details(&[
             ("burst", "160000"),
+            (CODEL_INTERVAL, "100000"),
+            (CODEL_TARGET, "5000"),
             ("max-rate", "8000000"),
             ("min-rate", "800000"),
             ("priority", "2")

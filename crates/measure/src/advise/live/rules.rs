@@ -126,7 +126,7 @@ fn without_effect(seen: &Seen) -> Vec<(String, String)> {
             _ => format!("take {setting} of {place} away"),
         };
         let mend = match setting.as_str() {
-            "stp_enable" | "rstp_enable" | "bond_fake_iface" => {
+            "stp_enable" | "rstp_enable" => {
                 format!("ovs-vsctl set {table} {row} {column}=false")
             }
             "interfaces" => format!("ovs-vsctl del-port {row}, and add one of its interfaces"),

@@ -1,18 +1,20 @@
 //! Multicast snooping in NORMAL (RFC 4541): learns from reports and queries, and sends multicast to the ports
 //! that want it.
 //!
-//! Each packet of IGMP and MLD is translated, because each refreshes what was learned. Other multicast is
-//! cached: the translation depends on the listeners of its group and on the routers of its VLAN.
+//! Each packet of IGMP and MLD is translated, because each refreshes what was learned, until its port has used
+//! up its budget. Other multicast is cached: the translation depends on the listeners of its group and on the routers of its VLAN.
 //!
 //! **Deviations from Open vSwitch.** A packet leaves a port once, also if the port is a listener, a router
 //! and a flood port. Flood ports get only packets of VLANs that they carry.
 
 use super::super::ctx::{Ctx, of_port};
+use super::super::report_limit;
 use super::{InBundle, Tags};
 use crate::model::PortBundle;
 use crate::snooping::{
     GroupKey, Listener, MembershipChange, MembershipReport, Snooped, SnoopingTable, SnoopingView,
 };
+use heddle_datapath_api::DropReason;
 use heddle_packet::{Csum, Packet};
 use heddle_wire::eth::ethertype as eth;
 use heddle_wire::ip::proto;
@@ -84,10 +86,12 @@ impl<'w> Ctx<'w> {
         if role == Role::None {
             return self.forward_group(snooping, from, vlans);
         }
-        self.out.slow();
-        if role != Role::Other {
-            self.learn_membership(snooping, from, vlans.vid());
+        if self.is_over_limit(&snooping.table, from) {
+            self.out.drop_hint.get_or_insert(DropReason::ReportLimit);
+            return None;
         }
+        self.out.slow();
+        self.learn_membership(snooping, from, vlans.vid(), role);
         if role != Role::Report {
             let line = match self.flow.dl_type {
                 eth::IP => "multicast traffic, flooding",
@@ -233,17 +237,37 @@ impl<'w> Ctx<'w> {
         (!to.is_empty()).then_some(())
     }
 
-    /// Learns from a report or a query.
-    fn learn_membership(&mut self, snooping: &SnoopingView, from: &InBundle<'_>, vlan: u16) {
+    /// Whether the port has used up its budget ([`report_limit`]).
+    fn is_over_limit(&mut self, table: &SnoopingTable, from: &InBundle<'_>) -> bool {
+        let Some(bundle) = from.bundle() else { return false };
+        self.out.depend(table.limit_slot());
+        let logs = self.input.has_packet() && self.input.learn;
+        let is_over = report_limit::is_over(table, self.at.bridge, bundle, self.input.now_ms, logs);
+        if is_over {
+            self.trace
+                .warn("the port sends too many messages of multicast groups, dropping");
+        }
+        is_over
+    }
+
+    /// Learns from a report or a query, and charges the port for the message.
+    fn learn_membership(&mut self, snooping: &SnoopingView, from: &InBundle<'_>, vlan: u16, role: Role) {
         let (Some(packet), Some(bundle)) = (self.input.packet, from.bundle()) else {
             return;
         };
-        if !self.input.learn || bundle.snooping.flood {
+        if !self.input.learn {
             return;
+        }
+        let now_ms = self.input.now_ms;
+        if bundle.snooping.flood || role == Role::Other {
+            return bundle.reports.charge(1, now_ms);
         }
         let frame = bytes(packet);
         let is_summed = packet.offload.csum != Csum::Unknown;
-        let Some(message) = membership::read(&frame, is_summed) else {
+        let message = membership::read(&frame, is_summed);
+        let n_records = message.as_ref().map_or(1, Message::n_records);
+        bundle.reports.charge(n_records.into(), now_ms);
+        let Some(message) = message else {
             let (protocol, name) = (self.protocol(), &bundle.name);
             return self.report_debug(|| {
                 format!("multicast snooping received bad {protocol} checksum on port {name} in VLAN {vlan}")

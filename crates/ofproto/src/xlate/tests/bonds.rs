@@ -5,7 +5,8 @@ use crate::bond_port::{BondPort, BondShared, BondView, LacpInput, LacpState, Mem
 use crate::model::{Mirror, MirrorOutput, PortBundle};
 use crate::parts::Part;
 use heddle_datapath_api::{Purpose, Translation};
-use heddle_openflow::Port;
+use heddle_flow::{FlowKey, Match};
+use heddle_openflow::{Action, InstructionSet, Port};
 use std::sync::Arc;
 
 const BOND: u64 = 7;
@@ -20,9 +21,9 @@ struct Bonded {
     shared: Arc<BondShared>,
 }
 
-/// Ports 2 and 3 as a bond beside ports 1 and 4.
+/// Ports 2 and 3 of the first bridge as a bond beside ports 1 and 4.
 fn bonded(speaks_lacp: bool, change: impl Fn(&mut BondView)) -> Bonded {
-    let mut lab = Lab::new(&[4]);
+    let mut lab = Lab::new(&[4, 2]);
     lab.rule((0, 0), "", vec![to(Port::NORMAL)]);
     let shared = BondShared::new(BOND, 5);
     let bundles = &mut lab.bridges[0].bundles;
@@ -207,6 +208,33 @@ fn hashed_flows_end_in_the_datapaths_buckets_and_outlive_them() {
     );
     b.set(|v| (v.mode, v.sends) = (Mode::BalanceTcp, None));
     assert_eq!(b.lab.actions(OUT), "100,4");
+}
+
+/// A packet that reaches the bond over a patch port meets the rules once, with the tag that it had then: the
+/// choice of a member is no second lookup.
+#[test]
+fn the_choice_of_a_member_meets_no_rule_again() {
+    let mut b = bonded(true, |v| {
+        (v.mode, v.sends) = (Mode::BalanceTcp, Some(Mode::BalanceTcp));
+        v.lacp = LacpState::Negotiated;
+        v.buckets = vec![Some(Port(2)); 256];
+    });
+    b.lab.patch((0, 4), (1, 2));
+    let vid = Action::SetVlanVid {
+        vid: 1,
+        push_if_missing: true,
+    };
+    b.lab.rule((1, 0), "in_port=1", vec![vid, to(Port(2))]);
+    let tagged = Match::parse_text("in_port=1,dl_vlan=1", None).unwrap();
+    b.lab.add((1, 0), 0x9000, &tagged, InstructionSet(Vec::new()));
+    let key = FlowKey {
+        in_port: 101,
+        ..Lab::key("ip,dl_src=50:00:00:00:00:0b,dl_dst=50:00:00:00:00:0a,nw_src=10.0.0.2,nw_dst=10.0.0.1")
+    };
+    let t = b.lab.translate(&key, Purpose::Miss);
+    let actions = heddle_datapath_api::format_actions(&t.actions, None);
+    assert_eq!(actions, "push_vlan(vid=1,pcp=0),100,1,lb_output(5)");
+    assert!(!actions.contains("recirc"));
 }
 
 #[test]

@@ -82,6 +82,10 @@ const MLD_JOIN: &str = "333300010003 020000000009 86dd 60000000 0020 00 01 \
     8300 800f 0000 0000 ff050000000000000000000000010003";
 
 fn receive(lab: &Lab, port: u32, frame: &[u8]) -> (String, Translation) {
+    receive_at(lab, port, frame, 1000)
+}
+
+fn receive_at(lab: &Lab, port: u32, frame: &[u8], now_ms: u64) -> (String, Translation) {
     let packet = Packet::from_bytes(frame);
     let mut key = FlowKey::default();
     extract(packet.head(), &Hint::ethernet(packet.len()), &mut key);
@@ -90,7 +94,7 @@ fn receive(lab: &Lab, port: u32, frame: &[u8]) -> (String, Translation) {
     let request = Request {
         key: &key,
         packet: Some(&packet),
-        now_ms: 1000,
+        now_ms,
         purpose: Purpose::Miss,
     };
     lab.pipeline.translate(&request, &mut t);
@@ -465,6 +469,123 @@ proptest::proptest! {
             for (k, t) in earlier.iter().filter(|(_, t)| !t.uncacheable && lab.generations.hold(&t.deps)) {
                 proptest::prop_assert_eq!(&lab.translate(k, Purpose::Revalidate).actions, &t.actions);
             }
+        }
+    }
+}
+
+/// Frames of IGMP 3 and MLD 2 with `RECORDS` records each, all of them about different groups.
+mod storms {
+    use super::*;
+    use heddle_datapath_api::{Action as Odp, DropReason};
+    use heddle_wire::ip::{proto, pseudo};
+
+    const RECORDS: u32 = 180;
+    /// Records that a port may send at once, and in a second.
+    const BURST: usize = 4096;
+    const PER_SECOND: usize = 1000;
+
+    fn igmp3(first: u32) -> Vec<u8> {
+        let mut body = bytes("22000000 0000");
+        body.extend(u16::try_from(RECORDS).unwrap().to_be_bytes());
+        for n in first..first + RECORDS {
+            body.extend([4, 0, 0, 0]);
+            body.extend((0xea00_0000 + n).to_be_bytes());
+        }
+        let hex: String = body.iter().map(|b| format!("{b:02x}")).collect();
+        igmp(0, &hex)
+    }
+
+    fn mld2(first: u32) -> Vec<u8> {
+        let mut body = bytes("8f000000 0000");
+        body.extend(u16::try_from(RECORDS).unwrap().to_be_bytes());
+        for n in first..first + RECORDS {
+            body.extend([4, 0, 0, 0]);
+            body.extend(std::net::Ipv6Addr::from_bits(0xff15 << 112 | u128::from(n)).octets());
+        }
+        let mut ip =
+            bytes("60000000 0000 3a 01 fe800000000000000000000000000009 ff020000000000000000000000000016");
+        let len = u16::try_from(body.len()).unwrap();
+        ip[4..6].copy_from_slice(&len.to_be_bytes());
+        let sum = pseudo(&ip, true, proto::ICMPV6, len.into()).unwrap().bytes(&body);
+        body[2..4].copy_from_slice(&sum.checksum().to_be_bytes());
+        let mut frame = bytes("333300000016 020000000009 86dd");
+        frame.extend(ip);
+        frame.extend(body);
+        frame
+    }
+
+    fn large_lab() -> Lab {
+        let mut lab = lab(true);
+        let config = SnoopingConfig {
+            max_groups: 1_000_000,
+            ..SnoopingConfig::default()
+        };
+        view(&mut lab).table = Arc::new(SnoopingTable::new(lab.generations.clone(), &config));
+        lab.publish();
+        lab
+    }
+
+    fn groups(lab: &Lab, port: u32) -> usize {
+        let table = &lab.bridges[0].snooping.as_ref().unwrap().table;
+        let all = table.entries(0);
+        all.iter().filter(|e| e.listener == listener(port)).count()
+    }
+
+    /// Work is counted in groups that are learned: a flood of records learns its burst and its rate, whatever
+    /// it sends. Its drops are cached until the bucket is looked at again, and another port loses nothing.
+    #[test]
+    fn a_flood_of_records_is_bounded_by_port() {
+        for make in [igmp3, mld2] {
+            let lab = large_lab();
+            let table = lab.bridges[0].snooping.as_ref().unwrap().table.clone();
+            let mut first = 0;
+            for second in 1..4 {
+                for _ in 0..200 {
+                    receive_at(&lab, 3, &make(first), second * 1000);
+                    first += RECORDS;
+                }
+                let bound = BURST + PER_SECOND * usize::try_from(second - 1).unwrap();
+                let learned = groups(&lab, 3);
+                let over = learned.checked_sub(bound).expect("the port has its rate");
+                assert!(over < usize::try_from(RECORDS).unwrap(), "{over} of {first}");
+                let (actions, t) = receive_at(&lab, 3, &make(first), second * 1000);
+                assert_eq!(actions, "drop");
+                assert_eq!(t.actions, [Odp::Drop(DropReason::ReportLimit)]);
+                assert!(!t.uncacheable && lab.generations.hold(&t.deps));
+                // The check of a cached drop leads to the same drop.
+                let again = lab.translate(
+                    &Lab::key("in_port=3,ip,nw_proto=2,dl_dst=01:00:5e:00:00:16,nw_dst=224.0.0.22"),
+                    Purpose::Revalidate,
+                );
+                assert_eq!((again.actions, again.uncacheable), (t.actions, false));
+                table.age(second * 1000);
+                assert!(!lab.generations.hold(&t.deps), "the bucket is looked at again");
+            }
+            // An ordinary report of another port, and one of the port itself a second later.
+            receive_at(&lab, 2, &igmp(0, JOIN), 3000);
+            assert_eq!(groups(&lab, 2), 1);
+            let before = groups(&lab, 3);
+            receive_at(&lab, 3, &igmp(0, JOIN), 4000);
+            assert_eq!(groups(&lab, 3), before + 1);
+        }
+    }
+
+    /// Messages without records, and those of ports that nothing is learned from, are charged, too.
+    #[test]
+    fn each_message_costs_a_record() {
+        for (frame, flood) in [
+            (igmp(0, QUERY), false),
+            (igmp(0, "13000000 ef010101"), false),
+            (igmp(0, JOIN), true),
+        ] {
+            let mut lab = large_lab();
+            lab.bridges[0].bundles[3].snooping.flood = flood;
+            lab.publish();
+            let is_dropped = |_: &usize| {
+                let (_, t) = receive_at(&lab, 3, &frame, 1000);
+                t.actions == [Odp::Drop(DropReason::ReportLimit)]
+            };
+            assert_eq!((0..2 * BURST).find(is_dropped), Some(BURST));
         }
     }
 }

@@ -19,6 +19,7 @@ fn class(min: u64, max: Option<u64>, priority: u32) -> Class {
         max,
         burst: 1518,
         priority,
+        codel: None,
     }
 }
 
@@ -251,4 +252,49 @@ fn an_unused_queue_gains_its_burst_only() {
     (0..50).for_each(|i| assert!(shaper.push(&packet(0, LEN, i), now)));
     let n = std::iter::from_fn(|| shaper.pop(&mut pool, now)).count();
     assert!((10..=11).contains(&n), "{n}");
+}
+
+/// A sender that slows down at each loss, as TCP does, gets the rate with a short delay; without control, its
+/// packets wait in a full queue.
+#[test]
+fn control_of_the_delay_keeps_a_queue_short() {
+    let delays = |control: Option<codel::Settings>| {
+        let limited = Class {
+            codel: control,
+            ..class(1_000_000, Some(1_000_000), 0)
+        };
+        let (mut now, mut pool) = (1000 * SECOND, Pool::new(64));
+        let mut shaper = Shaper::new(&hierarchy(None, &[limited]), now);
+        // Packets a millisecond, times 1,000: one more each 20 ms, and half of it after a loss.
+        let (mut per_ms, mut due) = (500_u64, 0);
+        let (mut sent, mut waited, mut lost) = (0_u64, 0, 0);
+        for ms in 0..10_000_u64 {
+            now += MS;
+            per_ms += 5;
+            due += per_ms;
+            while due >= 1000 {
+                due -= 1000;
+                lost += u64::from(!shaper.push(&packet(0, LEN, 0), now));
+            }
+            while shaper.pop(&mut pool, now).is_some() {
+                sent += 1;
+            }
+            lost += std::mem::take(&mut shaper.late);
+            if lost > 0 && ms % 20 == 0 {
+                (per_ms, lost) = (per_ms / 2, 0);
+            }
+            if ms >= 2000 {
+                let first = shaper.queues[0].fifo.first();
+                waited += first.map_or(0, |f| now - f.since) / MS;
+            }
+        }
+        (sent, waited / 8000)
+    };
+    let (sent, long) = delays(None);
+    assert!(sent > 8_000 && long > 40, "{sent} packets, {long} ms");
+    let (sent, short) = delays(Some(codel::Settings {
+        target: 5 * MS,
+        interval: 50 * MS,
+    }));
+    assert!(sent > 7_500 && short < 20, "{sent} packets, {short} ms");
 }

@@ -29,7 +29,7 @@ impl BridgeReconciler {
                     .err()
                     .map(|error| error.to_string());
                 iface.qos_refused = port.qos.as_ref().and_then(|qos| {
-                    let mut faults = qos.faults();
+                    let mut faults = qos.faults(device.kind() == "system");
                     faults.splice(0..0, refused);
                     let all = format!("QoS {:?}: {}", qos.kind, faults.join("; "));
                     (!faults.is_empty()).then_some(all)

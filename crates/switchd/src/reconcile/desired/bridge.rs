@@ -22,6 +22,8 @@ pub(in crate::reconcile) struct BridgeRow {
     pub(in crate::reconcile) datapath_type: String,
     /// Ports by name; the local port is among them, if there is to be one.
     pub(in crate::reconcile) ports: BTreeMap<String, PortRow>,
+    /// Devices that stand for bonds: see [`PortRow::device_of_bond`].
+    devices_of_bonds: Vec<PortRow>,
     pub(in crate::reconcile) controllers: Vec<ControllerRow>,
     pub(in crate::reconcile) fail_mode: FailMode,
     pub(in crate::reconcile) versions: Vec<Version>,
@@ -86,6 +88,7 @@ impl BridgeRow {
                 .filter_map(|m| super::mirror::read(db, m, &name, &ports))
                 .collect(),
             ipfix: super::ipfix::read(db, row),
+            devices_of_bonds: ports.values().filter_map(PortRow::device_of_bond).collect(),
             ports,
             name,
         }
@@ -101,7 +104,7 @@ impl BridgeRow {
 
     /// All interfaces, each with its port.
     pub(in crate::reconcile) fn interfaces(&self) -> impl Iterator<Item = (&PortRow, &InterfaceRow)> {
-        let ports = self.ports.values();
+        let ports = self.ports.values().chain(&self.devices_of_bonds);
         ports.flat_map(|port| port.interfaces.iter().map(move |row| (port, row)))
     }
 
@@ -122,7 +125,8 @@ impl BridgeRow {
     /// An interface of any of the ports.
     pub(in crate::reconcile) fn interface(&self, name: &str) -> Option<(&PortRow, &InterfaceRow)> {
         // Usually an interface has the name of its port.
-        let mut ports = self.ports.get(name).into_iter().chain(self.ports.values());
+        let ports = self.ports.get(name).into_iter().chain(self.ports.values());
+        let mut ports = ports.chain(&self.devices_of_bonds);
         ports.find_map(|p| Some((p, p.interfaces.iter().find(|i| i.name == name)?)))
     }
 

@@ -58,6 +58,8 @@ pub(in crate::reconcile) struct PortRow {
     pub(in crate::reconcile) qos: Option<QosConfig>,
     /// The port represents a VLAN bridge of XenServer's.
     pub(in crate::reconcile) fake_bridge: bool,
+    /// `bond_fake_iface`: an internal device stands for the bond.
+    pub(super) fake_iface: bool,
 }
 
 /// An interface.
@@ -104,6 +106,7 @@ impl PortRow {
             },
             mac: opt_text(row, "mac").as_deref().and_then(parse_mac),
             fake_bridge: value(row.bool("fake_bridge")),
+            fake_iface: value(row.bool("bond_fake_iface")),
             qos: qos(db, row),
             name,
         }
@@ -138,9 +141,24 @@ impl PortRow {
             mac: None,
             qos: None,
             fake_bridge: false,
+            fake_iface: false,
         }
     }
+
+    /// The internal device with the bond's name. The device is in no bundle, so NORMAL never uses it. `None`:
+    /// none is wanted.
+    pub(super) fn device_of_bond(&self) -> Option<PortRow> {
+        let has_name = self.interfaces.iter().any(|i| i.name == self.name);
+        let wanted = self.fake_iface && self.interfaces.len() > 1 && !has_name;
+        wanted.then(|| PortRow {
+            name: NO_PORT.to_owned(),
+            ..Self::synthetic(&self.name)
+        })
+    }
 }
+
+/// Name of the port of an interface that is in no port: no row has it.
+const NO_PORT: &str = "";
 
 fn bundle(row: &Row, name: &str) -> PortBundleConfig {
     let tag = value(row.opt_int("tag"))

@@ -61,7 +61,6 @@ const SETTINGS: &[Setting] = &[
     ("Bridge", "auto_attach", Condition::Any, Level::Warn, "no mappings are requested"),
     ("Bridge", OTHER, Condition::Key("in-band-queue"), Level::Info, "there is no in-band control"),
     ("Port", OTHER, Condition::Key("bond-miimon-interval"), Level::Info, "the kernel reports a link's changes at once"),
-    ("Port", "bond_fake_iface", Condition::Column, Level::Info, "no device stands for the bond"),
     ("Interface", "cfm_mpid", Condition::Any, Level::Warn, "no continuity checks are sent"),
     ("Interface", "lldp", Condition::KeyIs("enable", "true"), Level::Warn, "no LLDP is sent"),
     ("Interface", OTHER, Condition::KeyOfOthers("heddle-xdp-pass"), Level::Info, "AF_XDP is for types afxdp and dpdk"),
