@@ -180,7 +180,7 @@ class Pair:
             time.sleep(1)
 
     def measure(self, case, per_second):
-        """What a stream loses across a failure."""
+        """Packets that a stream loses across a failure."""
         after = next((s for key, s in AFTER.items() if case.startswith(key)), 3)
         inside = lambda ns, *words: ["ip", "netns", "exec", ns, sys.executable, os.path.join(self.here, "failures.py"), *map(str, words)]  # noqa: E731
         receiver = subprocess.Popen(inside(self.pods[1], "receive", 20), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The floor of forwarding by eBPF: looks a packet's flow up in a hash map, and redirects the packet.
-// bench/offload compiles it once for each of two devices: OUT is the index of the device that packets leave by.
-// A flow that the map does not have yet is added. Nothing is counted, compared or rewritten.
+//
+// The floor of forwarding by eBPF. Looks a packet's flow up in a hash map, and redirects the packet.
+//
+// bench/offload compiles it once for each of two devices. OUT is the index of the device that packets leave
+// by. A flow that the map does not have yet is added. Nothing is counted, compared or rewritten.
 
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

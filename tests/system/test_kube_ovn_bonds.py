@@ -30,8 +30,8 @@ for port in range(7000, 7200):
 
 
 class Node:
-    """The node that the commands set up, with pod a (10.5.0.1) on br-int; and Open vSwitch's node with pod b behind a
-    switch that both links lead to."""
+    """The node that the commands set up, with pod a (10.5.0.1) on br-int. Both links lead to a switch, and behind that
+    is Open vSwitch's node with pod b."""
 
     def __init__(self, lab, bond_type):
         if not os.access(REFERENCE, os.X_OK):

@@ -3,7 +3,7 @@
 //! Their text is one mask, if all interrupts have the same one, otherwise `NUMBER=MASK` for each interrupt.
 //! Numbers are not the same after the next boot: only interrupts that the card has are set.
 
-use crate::setting::{entries, plain};
+use crate::files::{entries, plain};
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 

@@ -12,6 +12,7 @@ mod bridge;
 mod check;
 mod conf;
 mod db;
+mod files;
 mod interrupts;
 mod pci;
 mod setting;

@@ -2,6 +2,7 @@
 
 use crate::conf::{Conf, mask};
 use crate::db::Db;
+use crate::files::{entries, plain};
 use anyhow::{Context, Result, bail};
 use heddle_sys::LinkCtl;
 use serde::{Deserialize, Serialize};
@@ -221,13 +222,6 @@ fn power_of_two(n: u32) -> String {
     size.unwrap_or(1 << 31).to_string()
 }
 
-pub(crate) fn entries(dir: &Path) -> Vec<PathBuf> {
-    let found = std::fs::read_dir(dir).into_iter().flatten().flatten();
-    let mut all: Vec<PathBuf> = found.map(|e| e.path()).collect();
-    all.sort();
-    all
-}
-
 fn receive_queues(nic: &str) -> Vec<PathBuf> {
     let mut all = entries(Path::new(&format!("/sys/class/net/{nic}/queues")));
     all.retain(|p| {
@@ -349,17 +343,6 @@ impl Machine {
             ) => crate::bridge::there(self.db()?, name, nic, datapath_type),
             (Target::Bridge { name, nic, .. }, _) => crate::bridge::back(self.db()?, name, nic),
         }
-    }
-}
-
-/// Removes leading zeros of masks, and the end of the line.
-pub(crate) fn plain(text: &str) -> String {
-    let text = text.trim();
-    let cut = text.trim_start_matches(['0', ',']);
-    if cut.is_empty() && !text.is_empty() {
-        "0".to_owned()
-    } else {
-        cut.to_owned()
     }
 }
 

@@ -177,7 +177,7 @@ impl Shaping {
     }
 }
 
-/// Control of a queue's delay, if the row asks for it.
+/// Control of a queue's delay, if the row requests it.
 fn codel_settings(details: &Details) -> Option<codel::Settings> {
     let us = |key, default| match number(details, key) {
         0 => default,

@@ -12,7 +12,7 @@ from lab.runner import limit
 
 MODULES = ("veth", "tun", "bonding", "sch_ingress", "cls_matchall", "act_gact")
 LINKS = (0, 1)
-# Both ends aggregate, are in sync, collect, distribute, and ask for a message every second.
+# Both ends aggregate, are in sync, collect, distribute, and request a message every second.
 ALL = 0x3f
 FLOWS = """
 import socket
@@ -121,7 +121,7 @@ def scenario_kernel_bond(lab):
     h.silence(1, False)
     h.wait_negotiated()
 
-    # The host is no bond (it boots from the network, say): with the fallback, one link carries its packets.
+    # The host is no bond (as while it boots from the network): with the fallback, one link carries its packets.
     p.run("ip -n host link del bond0; for n in 0 1; do ip -n host link set n$n up; done; ip -n host addr add 10.9.0.2/24 dev n0 && "
           "ip -n a neigh flush all")
     p.vsctl("set port bond0 other_config:lacp-fallback-ab=true other_config:bond-primary=m0")

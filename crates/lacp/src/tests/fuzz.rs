@@ -1,5 +1,5 @@
-//! Frames of a hostile partner: mutants of messages, read side by side with a plain twin, by an aggregator with
-//! three links.
+//! Frames of a hostile partner: mutants of messages, read side by side with a plain twin, by an aggregator
+//! with three links.
 //!
 //! A script is a list of steps: a link, the time since the step before, and a frame.
 
@@ -12,6 +12,7 @@ const MAX_FRAME_LEN: usize = 140;
 const MAX_STEPS: usize = 64;
 
 /// [`payload_of`] and [`Pdu::read`] by offsets into the frame.
+#[allow(clippy::type_complexity)] // the shape of the function that it checks
 fn plain(frame: &[u8]) -> Option<Result<(Vec<u8>, Vec<u8>), PduError>> {
     let u16_at = |at: usize| Some(u16::from_be_bytes([*frame.get(at)?, *frame.get(at + 1)?]));
     let mut at = 12;

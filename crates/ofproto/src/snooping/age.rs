@@ -42,8 +42,8 @@ impl SnoopingTable {
     }
 
     /// Removes listeners and routers that were silent for too long, and groups above the limit. Ports that
-    /// have used up their [`ReportBudget`](super::ReportBudget) are looked at again. To be called at least once
-    /// a second.
+    /// have used up their [`ReportBudget`](super::ReportBudget) are looked at again. To be called at least
+    /// once a second.
     pub fn age(&self, now_ms: u64) {
         if self.has_limited.swap(false, Relaxed) {
             self.generations.bump(self.limit_slot());

@@ -1,4 +1,4 @@
-//! Controlled delay of a queue (CoDel, RFC 8289): if packets wait for longer than a target during a whole
+//! Controlled delay of a queue (CoDel, RFC 8289). If packets wait for longer than a target during a whole
 //! interval, some are dropped, so that senders slow down.
 //!
 //! The drops come at shorter and shorter distances until the delay is below the target. The last packet of a
@@ -36,8 +36,8 @@ impl Settings {
 }
 
 impl Codel {
-    /// Whether the first packet of a queue is to be dropped at `now`. It has waited for `delay`; `is_last`: it
-    /// is the only one.
+    /// Whether the first packet of a queue is to be dropped at `now`. It has waited for `delay`; `is_last`:
+    /// it is the only one.
     pub(super) fn drops(&mut self, settings: &Settings, delay: u64, is_last: bool, now: u64) -> bool {
         if !self.is_above(settings, delay, is_last, now) {
             self.drop_next = None;

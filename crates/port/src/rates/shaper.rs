@@ -13,8 +13,8 @@
 //! became empty are removed when they are met. So a packet costs a logarithm of the number of queues.
 //!
 //! **Bounds.** A queue holds the bytes of [`LIMIT_MS`] at its maximum rate, within [`MIN_LIMIT_BYTES`] and
-//! [`MAX_LIMIT_BYTES`]; a port holds [`MAX_PORT_BYTES`]. No packet waits longer than [`MAX_WAIT`]. A queue may
-//! also control its delay ([`super::codel`]).
+//! [`MAX_LIMIT_BYTES`]; a port holds [`MAX_PORT_BYTES`]. No packet waits longer than [`MAX_WAIT`]. A queue
+//! may also control its delay ([`super::codel`]).
 //!
 //! The scheduler has no clock: the caller passes the time, in ticks ([`super::clock`]).
 

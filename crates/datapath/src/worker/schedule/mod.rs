@@ -20,9 +20,9 @@
 //! 3. After a round with packets, `polling` learns the gap before them. After a round without, it decides
 //!    whether the worker polls again; otherwise `sleep` pauses or sleeps.
 //!
-//! `queue`, `misses`, `backoff`, `polling` and `moderation` are pure: the caller passes the time, which is the cycle
-//! counter ([`heddle_sys::Tsc`]). The worker reads the counter once per turn, once per burst and twice per
-//! miss.
+//! `queue`, `misses`, `backoff`, `polling` and `moderation` are pure: the caller passes the time, which is
+//! the cycle counter ([`heddle_sys::Tsc`]). The worker reads the counter once per turn, once per burst and
+//! twice per miss.
 
 mod backoff;
 mod misses;

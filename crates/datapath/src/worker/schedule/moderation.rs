@@ -1,13 +1,13 @@
 //! Pauses in a stream, where the sender shares the worker's processor.
 //!
-//! **Problem.** Such a sender is interrupted for each packet: the packet wakes the worker, which forwards it and
-//! sleeps again. Two switches of threads cost more than the packet. If the worker waited for some microseconds,
-//! it would find many packets at once, as with the interrupt moderation of network cards. But a request or a
-//! reply must not wait: nothing follows it until it has been forwarded.
+//! **Problem.** Such a sender is interrupted for each packet: the packet wakes the worker, which forwards it
+//! and sleeps again. Two switches of threads cost more than the packet. If the worker waited for some
+//! microseconds, it would find many packets at once, as with the interrupt moderation of network cards. But a
+//! request or a reply must not wait: nothing follows it until it has been forwarded.
 //!
 //! **Trial.** Now and then, after packets, the worker pauses for [`PAUSE`] rather than sleep until a packet
-//! comes. If it then finds [`STREAM_PACKETS`] or more, this is a stream, and it pauses again after these, until a
-//! pause gives fewer. Then it waits before the next trial, from [`FIRST_WAIT_US`] on, each time twice as long, up to
+//! comes. If it then finds [`STREAM_PACKETS`] or more, this is a stream. It pauses again after these, until a
+//! pause gives fewer. Then the next trial comes after [`FIRST_WAIT_US`]. Each time this doubles, up to
 //! [`LAST_WAIT_US`]. So of all packets that are no stream, one in some thousands waits.
 
 use heddle_sys::Tsc;

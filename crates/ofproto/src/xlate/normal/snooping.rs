@@ -1,8 +1,9 @@
 //! Multicast snooping in NORMAL (RFC 4541): learns from reports and queries, and sends multicast to the ports
 //! that want it.
 //!
-//! Each packet of IGMP and MLD is translated, because each refreshes what was learned, until its port has used
-//! up its budget. Other multicast is cached: the translation depends on the listeners of its group and on the routers of its VLAN.
+//! Each packet of IGMP and MLD is translated, because each refreshes what was learned, until its port has
+//! used up its budget. Other multicast is cached: the translation depends on the listeners of its group and
+//! on the routers of its VLAN.
 //!
 //! **Deviations from Open vSwitch.** A packet leaves a port once, also if the port is a listener, a router
 //! and a flood port. Flood ports get only packets of VLANs that they carry.

@@ -210,7 +210,7 @@ fn hashed_flows_end_in_the_datapaths_buckets_and_outlive_them() {
     assert_eq!(b.lab.actions(OUT), "100,4");
 }
 
-/// A packet that reaches the bond over a patch port meets the rules once, with the tag that it had then: the
+/// A packet that reaches the bond over a patch port meets the rules once, with the tag that it had then. The
 /// choice of a member is no second lookup.
 #[test]
 fn the_choice_of_a_member_meets_no_rule_again() {

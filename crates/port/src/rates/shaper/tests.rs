@@ -254,7 +254,7 @@ fn an_unused_queue_gains_its_burst_only() {
     assert!((10..=11).contains(&n), "{n}");
 }
 
-/// A sender that slows down at each loss, as TCP does, gets the rate with a short delay; without control, its
+/// A sender that slows down at each loss, as TCP does, gets the rate with a short delay. Without control, its
 /// packets wait in a full queue.
 #[test]
 fn control_of_the_delay_keeps_a_queue_short() {

@@ -23,7 +23,7 @@ pub(in crate::reconcile) struct BridgeRow {
     /// Ports by name; the local port is among them, if there is to be one.
     pub(in crate::reconcile) ports: BTreeMap<String, PortRow>,
     /// Devices that stand for bonds: see [`PortRow::device_of_bond`].
-    devices_of_bonds: Vec<PortRow>,
+    pub(in crate::reconcile) devices_of_bonds: Vec<PortRow>,
     pub(in crate::reconcile) controllers: Vec<ControllerRow>,
     pub(in crate::reconcile) fail_mode: FailMode,
     pub(in crate::reconcile) versions: Vec<Version>,

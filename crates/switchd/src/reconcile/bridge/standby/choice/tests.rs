@@ -27,6 +27,7 @@ fn bridge(ports: Vec<PortRow>) -> BridgeRow {
         name: "br0".into(),
         datapath_type: "netdev".into(),
         ports: ports.into_iter().map(|p| (p.name.clone(), p)).collect(),
+        devices_of_bonds: Vec::new(),
         controllers: Vec::new(),
         fail_mode: FailMode::Standalone,
         versions: Vec::new(),
