@@ -69,6 +69,11 @@ pub struct MacTable {
 }
 
 impl MacTable {
+    /// Keeps the table taken, as a control thread does.
+    #[cfg(test)]
+    pub(crate) fn hold(&self) -> impl Drop + use<'_> {
+        self.inner.lock()
+    }
     /// An empty table for bridge `bridge` (its number, so that slots differ from bridge to bridge).
     pub fn new(bridge: u64, generations: Arc<Generations>) -> Self {
         let config = MacConfig::default();

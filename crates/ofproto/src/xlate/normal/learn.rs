@@ -3,6 +3,7 @@
 use super::super::ctx::{Ctx, of_port};
 use super::InBundle;
 use crate::mac::{Learn, Learned, MacCredit, MacKey};
+use heddle_openflow::Port;
 use heddle_wire::eth::ethertype as eth;
 use std::sync::Arc;
 
@@ -29,16 +30,23 @@ impl Ctx<'_> {
         }
     }
 
-    /// Learns the source, and has cached packets of it refresh the entry.
-    pub(super) fn learn_source(&mut self, from: &InBundle<'_>, vlan: u16, gratuitous_arp: bool) {
-        let Some(bundle) = from.bundle() else { return };
+    /// Learns the source, and has cached packets of it refresh the entry. Returns the address and its port if
+    /// another thread was at the table: the packet is forwarded as if they were learned.
+    pub(super) fn learn_source(
+        &mut self,
+        from: &InBundle<'_>,
+        vlan: u16,
+        gratuitous_arp: bool,
+    ) -> Option<(MacKey, Port)> {
+        let bundle = from.bundle()?;
         let key = MacKey {
             mac: self.flow.dl_src,
             vlan,
         };
         if key.is_multicast() || self.at.is_flood_vlan(vlan) || self.flow.packet_type != 0 {
-            return;
+            return None;
         }
+        let mut unlearned = None;
         // Stations are behind the bond, whichever member their packets take.
         let bond = bundle.ports.len() > 1;
         let port = match bundle.ports.first() {
@@ -68,7 +76,10 @@ impl Ctx<'_> {
                         )
                     });
                 }
-                Learned::Busy => self.out.uncacheable = true,
+                Learned::Busy => {
+                    self.out.uncacheable = true;
+                    unlearned = Some((key, port));
+                }
                 Learned::Same | Learned::Refused => {}
             }
         } else if table.lookup(key) != Some(port) {
@@ -83,5 +94,6 @@ impl Ctx<'_> {
             generation: source.generation,
         });
         self.out.credit_source(table, key, credit);
+        unlearned
     }
 }

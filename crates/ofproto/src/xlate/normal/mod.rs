@@ -93,19 +93,27 @@ impl Ctx<'_> {
             return None;
         }
         let gratuitous = self.is_gratuitous_arp();
-        self.learn_source(&from, vlan, gratuitous);
+        let unlearned = self.learn_source(&from, vlan, gratuitous);
         match self.snooping() {
             Some(snooping) => self.forward_multicast(snooping, &from, &vlans),
-            None => self.forward(&from, &vlans),
+            None => self.forward(&from, &vlans, unlearned),
         }
     }
 
-    fn forward(&mut self, from: &InBundle<'_>, vlans: &Tags) -> Option<()> {
+    /// `unlearned`: see [`Self::learn_source`].
+    fn forward(
+        &mut self,
+        from: &InBundle<'_>,
+        vlans: &Tags,
+        unlearned: Option<(MacKey, Port)>,
+    ) -> Option<()> {
         let key = MacKey {
             mac: self.flow.dl_dst,
             vlan: vlans.0[0].vid,
         };
-        let Some(port) = self.lookup_mac(key) else {
+        let found = self.lookup_mac(key);
+        let own = unlearned.filter(|(source, _)| *source == key);
+        let Some(port) = own.map(|(_, port)| port).or(found) else {
             self.trace.detail("no learned MAC for destination, flooding");
             self.normal_flood(from, vlans);
             return Some(());

@@ -38,6 +38,22 @@ fn floods_then_forwards() {
     );
 }
 
+/// What a packet to its own sender does is independent of another thread at the table of addresses.
+#[test]
+fn a_packet_to_its_own_sender_goes_nowhere() {
+    let own = "dl_src=50:00:00:00:00:0a,dl_dst=50:00:00:00:00:0a";
+    for busy in [false, true] {
+        let lab = lab();
+        let mac = Arc::clone(&lab.bridges[0].mac);
+        let held = busy.then(|| mac.hold());
+        let t = lab.translate(&Lab::key(&format!("in_port=1,{own}")), Purpose::Miss);
+        let actions = heddle_datapath_api::format_actions(&t.actions, None);
+        assert_eq!(actions, "drop", "{busy}");
+        assert_eq!(t.uncacheable, busy, "the next packet has to learn the address");
+        drop(held);
+    }
+}
+
 #[test]
 fn only_misses_learn() {
     let lab = lab();
