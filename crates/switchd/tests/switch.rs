@@ -239,12 +239,14 @@ fn what_the_datapath_can_do_is_in_the_database() {
     ] {
         assert!(row.contains(said), "{said}: {row}");
     }
-    lab.wait_log("Datapath supports ct_clear action");
-    let log = lab.log();
-    for line in [
+    let lines = [
         "dummy@ovs-dummy: VLAN header stack length probed as 1",
         "dummy@ovs-dummy: Datapath supports ct_clear action",
-    ] {
+    ];
+    // The log's thread may be late.
+    lines.iter().for_each(|line| lab.wait_log(line));
+    let log = lab.log();
+    for line in lines {
         assert_eq!(log.matches(line).count(), 1, "{line}");
     }
 }

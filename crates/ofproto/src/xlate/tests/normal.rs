@@ -38,7 +38,7 @@ fn floods_then_forwards() {
     );
 }
 
-/// What a packet to its own sender does is independent of another thread at the table of addresses.
+/// A packet to its own sender is dropped, whether or not another thread is at the table of addresses.
 #[test]
 fn a_packet_to_its_own_sender_goes_nowhere() {
     let own = "dl_src=50:00:00:00:00:0a,dl_dst=50:00:00:00:00:0a";
