@@ -50,6 +50,21 @@ impl TokenBucket {
     /// Takes `tokens` tokens if it holds `needs`, and owes the rest. If it holds less, it takes none and
     /// returns `false`.
     pub fn take_owing(&self, tokens: u64, needs: u64, now_ms: u64) -> bool {
+        self.take_above(tokens, needs.cast_signed(), now_ms)
+    }
+    /// Takes `tokens` tokens, and owes those that it does not hold.
+    pub fn charge(&self, tokens: u64, now_ms: u64) {
+        self.take_above(tokens, i64::MIN, now_ms);
+    }
+    /// Whether it holds `tokens` tokens.
+    pub fn holds(&self, tokens: u64, now_ms: u64) -> bool {
+        self.rate
+            .wrapping_mul(now_ms)
+            .wrapping_sub(self.taken.load(Relaxed))
+            .cast_signed()
+            >= tokens.cast_signed()
+    }
+    fn take_above(&self, tokens: u64, needs: i64, now_ms: u64) -> bool {
         let flowed = self.rate.wrapping_mul(now_ms);
         self.taken
             .fetch_update(Relaxed, Relaxed, |taken| {
@@ -62,7 +77,7 @@ impl TokenBucket {
                 } else {
                     (level, taken)
                 };
-                (level >= needs.cast_signed()).then(|| taken.wrapping_add(tokens))
+                (level >= needs).then(|| taken.wrapping_add(tokens))
             })
             .is_ok()
     }
@@ -80,6 +95,15 @@ mod tests {
         assert_eq!([1_000_000, 999_999].map(taken), [3, 0]);
         bucket.fill(0);
         assert_eq!(taken(0), 3);
+    }
+
+    #[test]
+    fn a_charge_is_always_taken() {
+        let bucket = TokenBucket::full(1, 3000, 7);
+        assert!(bucket.holds(3000, 7) && bucket.holds(3000, 1_000_000));
+        bucket.charge(5000, 7);
+        bucket.charge(1, 7);
+        assert!(!bucket.holds(1, 2008) && bucket.holds(1, 2009));
     }
 
     #[test]

@@ -43,10 +43,12 @@ impl<'a> Buckets<'a> {
     /// The bucket of a packet.
     #[inline]
     fn of(&self, p: &Packet) -> u8 {
-        match usual_words(p.head(), self.meta) {
-            Some((addresses, rest)) if self.usual => hash(addresses, rest, self.basis),
-            _ => any_bucket(p, self.meta, self.basis),
+        if self.usual
+            && let Some((addresses, rest)) = usual_words(p.head(), self.meta)
+        {
+            return hash(addresses, rest, self.basis);
         }
+        any_bucket(p, self.meta, self.basis)
     }
 }
 

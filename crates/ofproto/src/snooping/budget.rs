@@ -9,8 +9,9 @@
 //!
 //! **Threads.** Workers charge the bucket without locks.
 
+use heddle_sync::TokenBucket;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Records that a port may send in a second, in the long run. Hosts reply to a query within ten seconds, so
 /// about 14,000 groups behind one port are known after each query.
@@ -24,25 +25,30 @@ const MAX_BURST_RECORDS: u64 = 4096;
 #[derive(Clone, Debug, Default)]
 pub struct ReportBudget(Arc<Budget>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Budget {
-    /// Number of records that the port could have sent from time 0 until its bucket is full again.
-    full_at_records: AtomicU64,
+    records: TokenBucket,
     is_reported: AtomicBool,
+}
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self {
+            records: TokenBucket::full(RECORDS_PER_MS, MAX_BURST_RECORDS, 0),
+            is_reported: AtomicBool::new(false),
+        }
+    }
 }
 
 impl ReportBudget {
     /// Whether the bucket has a token.
     pub(crate) fn has_room(&self, now_ms: u64) -> bool {
-        self.0.full_at_records.load(Relaxed) < now_ms * RECORDS_PER_MS + MAX_BURST_RECORDS
+        self.0.records.holds(1, now_ms)
     }
 
     /// Takes the tokens of a message. The bucket may owe as many as one message has for each worker.
     pub(crate) fn charge(&self, records: u64, now_ms: u64) {
-        let now = now_ms * RECORDS_PER_MS;
-        let charged = |full_at: u64| Some(full_at.max(now) + records);
-        // The closure always has a value, so this cannot fail.
-        let _ = self.0.full_at_records.fetch_update(Relaxed, Relaxed, charged);
+        self.0.records.charge(records, now_ms);
     }
 
     /// Whether the log has no line about this port yet. Returns `true` once.

@@ -15,8 +15,8 @@
 //! [`PREEMPTED_TIMES`] times `max`, the kernel gave the processor to another program, often the sender or
 //! receiver of these very packets. Polling would take that program's time. So for [`YIELD_TIMES`] times `max`
 //! the worker does not poll, but sleeps as soon as it has no packets. If that happens again soon after it
-//! polls again, the time doubles, up to [`MAX_YIELD_TIMES`] times `max`. For each attempt delays packets by
-//! the other program's turn.
+//! polls again, the time doubles, up to [`MAX_YIELD_TIMES`] times `max`. The reason is that each attempt
+//! delays packets by the other program's turn.
 //!
 //! The kernel may also prefer the worker, so that no round is interrupted. Then a sender on this processor
 //! cannot send while the worker polls. Its next packet comes soon after the worker has begun to sleep. If
