@@ -72,6 +72,14 @@ impl<T> Combining<T> {
             posted: true,
         })
     }
+    /// Takes the value if work was posted that no holder has seen.
+    #[inline]
+    pub fn take_left(&self) -> Option<Guard<'_, T>> {
+        if self.word.load(Relaxed) != POSTED {
+            return None;
+        }
+        self.take_posted()
+    }
     /// Notifies the holder of work in the queue. If there is no holder, the caller becomes it, and gets the
     /// guard.
     #[cold]
@@ -107,7 +115,7 @@ impl<T> Guard<'_, T> {
             Err(_) => Some(ManuallyDrop::into_inner(kept).told()),
         }
     }
-    /// Releases the value, and leaves a post for the next holder.
+    /// Releases the value, and leaves a post for the next holder. Somebody has to come ([`Combining::take_left`]).
     #[cold]
     pub fn leave(self) {
         let kept = ManuallyDrop::new(self);
@@ -166,9 +174,13 @@ mod tests {
         drop(mine);
         let mine = c.try_take().unwrap();
         assert!(mine.is_posted());
+        assert!(c.take_left().is_none(), "somebody has it");
         mine.leave();
         assert!(c.try_take().unwrap().is_posted());
         assert!(!c.try_take().unwrap().is_posted());
+        assert!(c.take_left().is_none(), "nothing is left");
+        c.try_take().unwrap().leave();
+        assert!(c.take_left().unwrap().is_posted());
     }
 
     #[test]

@@ -396,13 +396,12 @@ fn send(
 /// is the last one. Notes `due` for a queue in which packets wait.
 #[inline]
 fn show_lost(n: &TxCounts, refs: &[&Packet], due: &mut u64, witness: Witness<'_>) {
+    if n.waits && std::mem::replace(due, 0) == NEVER {
+        witness.timers.push(witness.port);
+    }
     if n.sent != refs.len() as u64
         && let Some(last) = refs.last()
     {
-        // Queues in which packets wait send none of the burst.
-        if n.waits && std::mem::replace(due, 0) == NEVER {
-            witness.timers.push(witness.port);
-        }
         for (lost, kind) in losses(n).into_iter().filter(|(lost, _)| *lost != 0) {
             witness.watch.lost_to(witness.port, kind, lost, last);
         }

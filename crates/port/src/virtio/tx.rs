@@ -17,8 +17,8 @@ use heddle_sync::CombiningGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Number of times that a worker sends all packets handed over by others, before it leaves them to the next
-/// worker.
+/// Number of times that a worker sends all packets handed over by others. Then it leaves them to the next worker
+/// that comes: at the latest itself, after its other work ([`TxCounts::waits`]).
 const ROUNDS: usize = 4;
 
 /// One worker's transmit queue into the guest.
@@ -90,6 +90,10 @@ impl TxQueue for VirtioTx {
         // Packets of one flow may leave by several workers one after the other: a flow keeps its ring.
         let mut released = rates.release(worker, pool, &mut |pool, kept| self.by_flow(pool, kept));
         released.counts += pending;
+        released.counts += self.send_left(pool);
+        if released.counts.waits {
+            released.next = Some(0);
+        }
         released
     }
 }
@@ -105,6 +109,17 @@ impl VirtioTx {
 }
 
 impl VirtioTx {
+    /// Sends the packets that a worker left to the next one.
+    #[cold]
+    fn send_left(&self, pool: &mut Pool) -> TxCounts {
+        let mut sum = TxCounts::default();
+        for cell in &self.choice.cells {
+            if let Some(held) = cell.ring.take_left() {
+                sum += let_go(self.set(), cell, pool, held, TxCounts::default());
+            }
+        }
+        sum
+    }
     /// Each packet by the ring of its flow, in order.
     #[cold]
     fn by_flow(&self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
@@ -193,6 +208,7 @@ fn behind_others(
 }
 
 /// Releases a ring, and sends the packets that others hand over until then; bounded. Adds to `counts`.
+/// [`TxCounts::waits`]: packets are left.
 #[cold]
 pub(super) fn let_go(
     set: &TxSet,
@@ -212,6 +228,7 @@ pub(super) fn let_go(
     }
     // Packets come faster than this worker can send them: the next worker that comes continues.
     held.leave();
+    counts.waits = true;
     counts
 }
 

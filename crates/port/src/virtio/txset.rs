@@ -216,7 +216,13 @@ impl TxSet {
     fn with_place<T>(&self, cell: &TxCell, change: impl FnOnce(&mut Option<ToGuest>) -> T) -> T {
         let mut guard = cell.wait();
         let value = change(&mut guard);
-        let counts = tx::let_go(self, cell, &mut Pool::default(), guard, TxCounts::default());
+        let mut pool = Pool::default();
+        let mut counts = tx::let_go(self, cell, &mut pool, guard, TxCounts::default());
+        // The session has no later: it continues, unless a worker does.
+        while let Some(left) = cell.ring.take_left() {
+            counts = tx::let_go(self, cell, &mut pool, left, counts);
+        }
+        counts.waits = false;
         if counts != TxCounts::default() {
             *self.pending.lock() += counts;
             self.next_turn();

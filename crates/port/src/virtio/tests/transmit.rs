@@ -237,6 +237,9 @@ fn workers_share_a_ring_without_loss_of_order() {
                         let packets: Vec<Packet> = (n..n + 8).map(|n| numbered(w, n)).collect();
                         sum += tx.tx(&mut pool, &packets.iter().collect::<Vec<_>>());
                     }
+                    while std::mem::take(&mut sum.waits) {
+                        sum += tx.release(&mut pool).counts;
+                    }
                     sum
                 })
             })
