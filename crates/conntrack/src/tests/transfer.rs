@@ -109,7 +109,7 @@ fn an_offloaded_connection_moves_without_windows() {
     let (here, there) = (tracker(), tracker());
     translated(&here);
     let mut id = None;
-    here.offloadable(1000, 0, u32::MAX, |c, _| id = Some(c));
+    here.offloadable(1000, 0, u32::MAX, |c| id = Some(c.id));
     here.offload(1000, id.unwrap()).unwrap();
     let copy = only(&here, 1000, 3);
     assert!(copy.loose);
