@@ -466,8 +466,8 @@ def scenario_connections(lab):
 
 
 @limit(200)
-def scenario_streams_without_an_answer(lab):
-    """A stream of UDP that nobody answers is forwarded by the program, and its answer comes as established."""
+def scenario_streams_without_a_reply(lab):
+    """A stream of UDP without a reply is forwarded by the program, and its first reply comes as established."""
     sw = offloading(lab)
     a, b = two_pods(lab, sw)
     sw.ofctl("del-flows", "br0")
@@ -496,9 +496,9 @@ def scenario_streams_without_an_answer(lab):
             now = stats(sw)
             return now["connections"] == 1 and now["forwarded-packets"] - before >= 20
         wait_for("the program to forward the stream", forwards)
-        # The first answer passes by a rule for established connections only.
-        there.sendto(b"answer", ("10.1.0.1", 7200))
-        assert here.recv(100) == b"answer"
+        # The first reply passes by a rule for established connections only.
+        there.sendto(b"reply", ("10.1.0.1", 7200))
+        assert here.recv(100) == b"reply"
         shown = sw.appctl("dpctl/dump-conntrack")
         assert shown.count("udp,") == 1, shown
 

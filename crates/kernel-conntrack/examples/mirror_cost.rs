@@ -33,7 +33,7 @@ fn conn(number: u32) -> Offloadable {
             generation: 0,
         },
         zone: 7,
-        answered: true,
+        replied: true,
         orig,
         reply,
         snat: false,

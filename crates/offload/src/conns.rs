@@ -2,9 +2,9 @@
 //!
 //! **Choice.** A connection goes to the back end if offloaded flows track in its zone, it is established, and
 //! it was used within the last seconds. So a connection of one request seldom goes there. Streams of UDP
-//! without answers go there, too, but have an [`UNANSWERED_SHARE`] of its room at most: anybody can begin them. A pass over all
-//! connections is spread over rounds; one round goes through [`LOOKS`] records and installs [`INSTALLS`] at
-//! most.
+//! without replies go there, too. Any guest can begin them, so they have an [`UNREPLIED_SHARE`] of the room at
+//! most. A pass over all connections is spread over rounds; one round goes through [`LOOKS`] records and
+//! installs [`INSTALLS`] at most.
 //!
 //! **Invariants.** Each connection that the back end has is marked in the tracker. The tracker ends it there
 //! at once when it is over, closes, or has another mark or label ([`heddle_conntrack::offloaded`]). A
@@ -27,13 +27,13 @@ const ROUND_MS: u64 = 250;
 /// A connection without packets for so long has no place.
 const REST_MS: u64 = 10_000;
 
-/// The part of the back end's room that connections without an answer may have: one in so many.
-const UNANSWERED_SHARE: usize = 4;
+/// The part of the back end's room that connections without a reply may have: one in so many.
+const UNREPLIED_SHARE: usize = 4;
 
 /// A connection that the back end has.
 struct Installed {
     used_ms: u64,
-    answered: bool,
+    replied: bool,
 }
 
 /// The connections that a back end has.
@@ -74,13 +74,13 @@ impl Conns {
     pub(crate) fn turn(&mut self, backend: &mut dyn Backend, now_ms: u64, zones: &HashSet<u16>) {
         self.round_ms = now_ms;
         let mut out = Vec::new();
-        let mut unanswered = 0;
+        let mut unreplied = 0;
         for (id, of) in &mut self.installed {
             let seen = backend.conn_use(*id);
             if seen == ConnUse::Used {
                 of.used_ms = now_ms;
             }
-            unanswered += usize::from(!of.answered);
+            unreplied += usize::from(!of.replied);
             let stays = seen != ConnUse::Ended
                 && now_ms < of.used_ms + REST_MS
                 && self.tracker.still_offloaded(now_ms, *id, seen == ConnUse::Used);
@@ -94,13 +94,13 @@ impl Conns {
         }
         let capacity = backend.conn_capacity();
         let room = capacity.saturating_sub(self.installed.len()).min(INSTALLS);
-        let mut for_unanswered = (capacity / UNANSWERED_SHARE).saturating_sub(unanswered);
+        let mut for_unreplied = (capacity / UNREPLIED_SHARE).saturating_sub(unreplied);
         let mut found = Vec::new();
         let next = self.tracker.offloadable(now_ms, self.at, LOOKS, |c| {
-            if found.len() == room || !zones.contains(&c.zone) || !c.answered && for_unanswered == 0 {
+            if found.len() == room || !zones.contains(&c.zone) || !c.replied && for_unreplied == 0 {
                 return;
             }
-            for_unanswered -= usize::from(!c.answered);
+            for_unreplied -= usize::from(!c.replied);
             found.push(c.id);
         });
         self.at = next.unwrap_or(0);
@@ -115,12 +115,12 @@ impl Conns {
         let done = backend.install_conn(&conn);
         // The tracker may have ended it before the back end could be notified.
         if done.is_ok() && self.tracker.still_offloaded(now_ms, id, false) {
-            let answered = conn.answered;
+            let replied = conn.replied;
             self.installed.insert(
                 id,
                 Installed {
                     used_ms: now_ms,
-                    answered,
+                    replied,
                 },
             );
             return;
@@ -201,9 +201,9 @@ mod tests {
     }
 
     #[test]
-    fn streams_without_an_answer_leave_room_for_the_others() {
+    fn streams_without_a_reply_leave_room_for_the_others() {
         let tracker = Arc::new(Conntrack::new(Config::default()).unwrap());
-        let add = |n: u32, answered| {
+        let add = |n: u32, replied| {
             let end = |addr, l4| Endpoint { addr, l4 };
             let orig = Tuple {
                 src: end(10, n),
@@ -219,7 +219,7 @@ mod tests {
                         generation: 0
                     },
                     zone: 5,
-                    answered,
+                    replied,
                     orig,
                     reply: orig.reversed(),
                     snat: false,
@@ -240,8 +240,8 @@ mod tests {
         (11..=20).for_each(|n| add(n, true));
         for now in [3000, 3500] {
             conns.turn(&mut backend, now, &zones);
-            let answered = backend.0.iter().filter(|c| c.answered).count();
-            assert_eq!((backend.0.len(), answered), (8, 6));
+            let replied = backend.0.iter().filter(|c| c.replied).count();
+            assert_eq!((backend.0.len(), replied), (8, 6));
         }
         conns.clear(&mut backend, 3500);
         assert_eq!((backend.0.len(), conns.len()), (0, 0));

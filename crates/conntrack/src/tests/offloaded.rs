@@ -166,7 +166,7 @@ fn it_lives_as_long_as_the_back_end_uses_it() {
 }
 
 #[test]
-fn a_stream_of_udp_leaves_with_its_answer() {
+fn a_stream_of_udp_leaves_with_its_reply() {
     let (ct, ended) = watched();
     let (there, back) = (udp((A, 1), (B, 2)), udp((B, 2), (A, 1)));
     run(&ct, 1000, &there, &commit(0));
@@ -174,24 +174,24 @@ fn a_stream_of_udp_leaves_with_its_answer() {
     assert_eq!(run(&ct, 1000, &there, &commit(0)).state, NEW | TRK);
     let id = found(&ct, 1000)[0];
     let conn = ct.offload(1000, id).unwrap();
-    assert_eq!((conn.answered, conn.state(false)), (false, NEW | TRK));
+    assert_eq!((conn.replied, conn.state(false)), (false, NEW | TRK));
     // More of the same changes nothing, and the timeout is that of such a stream.
     run(&ct, 1000, &there, &commit(0));
     assert!(ended.take() == 0 && ct.still_offloaded(30_000, id, true));
     assert!(ct.still_offloaded(89_000, id, false) && !ct.still_offloaded(91_000, id, false));
     run(&ct, 40_000, &back, &commit(0));
-    assert_eq!(ended.take(), 1, "the answer");
+    assert_eq!(ended.take(), 1, "the reply");
     assert!(!ct.still_offloaded(40_000, id, true));
     let id = found(&ct, 40_000)[0];
     let conn = ct.offload(40_000, id).unwrap();
-    assert_eq!((conn.answered, conn.state(true)), (true, EST | RPL | TRK));
+    assert_eq!((conn.replied, conn.state(true)), (true, EST | RPL | TRK));
     // The next process goes on with a stream, too.
     let (next, _) = watched();
-    let unanswered = Offloadable {
-        answered: false,
+    let unreplied = Offloadable {
+        replied: false,
         ..conn
     };
-    assert!(next.adopt(1000, &unanswered));
+    assert!(next.adopt(1000, &unreplied));
     assert_eq!(run(&next, 1000, &there, &commit(0)).state, NEW | TRK);
     assert_eq!(run(&next, 1000, &back, &commit(0)).state, EST | RPL | TRK);
 }
@@ -210,7 +210,7 @@ fn connections_of_an_earlier_process_are_tracked_on() {
             generation: 6,
         },
         zone: 3,
-        answered: true,
+        replied: true,
         orig: tuple(6, (A, 1), (B, 2)),
         reply: tuple(6, (B, 2), (A, 1)),
         snat: false,

@@ -420,7 +420,7 @@ impl Conntrack {
                     other => other,
                 });
                 if before != now {
-                    // A back end has it as unanswered.
+                    // A back end has it as unreplied.
                     self.leaves(h.number, r);
                 }
                 if now == Phase::Both {

@@ -2,11 +2,11 @@
 //!
 //! **Problem.** The tracker does not see packets that the back end forwards. So it knows neither the windows
 //! of the connection nor the time of the last packet. The back end needs a call at once when the connection
-//! ends, is answered, or gets another mark or label.
+//! ends, gets its first reply, or gets another mark or label.
 //!
 //! **Shape.** A record has two bits. [`OFFLOADED`]: a back end has the connection. A thread that ends it,
-//! changes its mark or label, or sees its answer or its close calls the back end ([`EndOffload::end`]). The back end has to
-//! stop with this call. [`LOOSE`]: a back end had the connection, and no segment has shown the windows since.
+//! changes its mark or label, or sees its first reply or its close calls the back end ([`EndOffload::end`]).
+//! The back end has to stop with this call. [`LOOSE`]: a back end had the connection, and no segment has shown the windows since.
 //! While one of the two is set, segments other than SYN move the windows to their own position. The tracker
 //! does the same for a connection that it picks up in its midst. So an attacker between the endpoints could
 //! reset it by a segment outside of its windows.
@@ -64,21 +64,21 @@ pub struct Candidate {
     pub id: ConnId,
     /// Zone.
     pub zone: u16,
-    /// [`Offloadable::answered`].
-    pub answered: bool,
+    /// [`Offloadable::replied`].
+    pub replied: bool,
 }
 
-/// The part of a TCP or UDP connection that a back end needs. It is established, or one of UDP that sends without an
-/// answer.
+/// The part of a TCP or UDP connection that a back end needs. It is established, or a stream of UDP without
+/// a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offloadable {
     /// Identity.
     pub id: ConnId,
     /// Zone.
     pub zone: u16,
-    /// Packets came in both directions. Otherwise only those of the original direction may be forwarded, and the
-    /// tracker's end of it ([`EndOffload::end`]) may be its answer.
-    pub answered: bool,
+    /// Packets came in both directions. Otherwise the back end forwards the original direction only, and stops
+    /// with the first reply ([`EndOffload::end`]).
+    pub replied: bool,
     /// Tuple of the original direction.
     pub orig: Tuple,
     /// Tuple of the reply direction.
@@ -96,12 +96,12 @@ pub struct Offloadable {
 impl Offloadable {
     /// Bits of `ct_state` of its packets, without those that an action with `nat` adds.
     pub fn state(&self, reply: bool) -> u8 {
-        TRK | if self.answered { EST } else { NEW_CONN } | if reply { RPL } else { 0 }
+        TRK | if self.replied { EST } else { NEW_CONN } | if reply { RPL } else { 0 }
     }
 }
 
 impl Record {
-    fn is_answered(&self) -> bool {
+    fn is_replied(&self) -> bool {
         self.proto() == proto::TCP || self.phase() == Phase::Both
     }
     fn is_offloadable(&self) -> bool {
@@ -146,7 +146,7 @@ impl Conntrack {
             show(Candidate {
                 id: ConnId { number, generation },
                 zone: r.zone(),
-                answered: r.is_answered(),
+                replied: r.is_replied(),
             });
         })
     }
@@ -169,7 +169,7 @@ impl Conntrack {
         Some(Offloadable {
             id,
             zone: r.zone(),
-            answered: r.is_answered(),
+            replied: r.is_replied(),
             orig,
             reply: if natted { r.reply() } else { orig.reversed() },
             snat: flags & SNAT != 0,
@@ -178,11 +178,10 @@ impl Conntrack {
             label: r.label(),
         })
     }
-    /// Adds a connection that an earlier process has tracked and a back end still has, with the default timeouts
-    /// and unknown windows. `id` is not read. `false`: the table has it already, or
-    /// is full.
+    /// Adds a connection that an earlier process has tracked and a back end still has. It gets the default
+    /// timeouts and unknown windows. `id` is not read. `false`: the table has it already, or is full.
     pub fn adopt(&self, now_ms: u64, c: &Offloadable) -> bool {
-        let (class, phase) = match (c.orig.proto, c.answered) {
+        let (class, phase) = match (c.orig.proto, c.replied) {
             (proto::TCP, true) => (Class::TcpEstablished, Phase::Both),
             (proto::UDP, true) => (Class::UdpMultiple, Phase::Both),
             (proto::UDP, false) => (Class::UdpSingle, Phase::Single),
@@ -269,7 +268,7 @@ impl Record {
     fn offload_class(&self) -> Class {
         match self.proto() {
             proto::TCP => Class::TcpEstablished,
-            _ if self.is_answered() => Class::UdpMultiple,
+            _ if self.is_replied() => Class::UdpMultiple,
             _ => Class::UdpSingle,
         }
     }

@@ -1,5 +1,5 @@
-//! Connections become entries of maps: one for each direction (without an answer: for the original one), and a word that shows whether they still
-//! count.
+//! Connections become entries of maps: one for each direction (without a reply: for the original one), and a
+//! word that shows whether they still count.
 //!
 //! **Invariants.** The word is written when both entries are there, and is zero before they go. The tracker
 //! writes a zero from any thread, and so ends both at once ([`Live`]). A word belongs to one connection at a
@@ -40,7 +40,7 @@ impl State {
             return Err(Why::Full);
         }
         let directions = [(&c.orig, false), (&c.reply, true)];
-        let directions = if c.answered {
+        let directions = if c.replied {
             &directions[..]
         } else {
             &directions[..1]

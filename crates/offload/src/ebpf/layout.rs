@@ -298,13 +298,13 @@ pub(super) fn conn_of(key: &ConnKeyBytes, conn: &ConnBytes) -> Option<Offloadabl
         proto: key.proto,
         ipv6,
     };
-    let of = |answered| Offloadable {
+    let of = |replied| Offloadable {
         id: ConnId {
             number: conn.live,
             generation: conn.generation,
         },
         zone: key.zone,
-        answered,
+        replied,
         orig: tuple(end(key.src, key.tp_src), end(key.dst, key.tp_dst)),
         // The tuple of replies is the reverse of the translated packets'.
         reply: tuple(end(conn.dst, conn.tp_dst), end(conn.src, conn.tp_src)),
