@@ -2,8 +2,8 @@
 //!
 //! **Choice.** A connection goes to the back end if offloaded flows track in its zone, it is established, and
 //! it was used within the last seconds. So a connection of one request seldom goes there. Streams of UDP
-//! without replies go there, too. Any guest can begin them, so they have an [`UNREPLIED_SHARE`] of the room at
-//! most. A pass over all connections is spread over rounds; one round goes through [`LOOKS`] records and
+//! without replies go there, too. Any guest can begin them, so their share of the room is bounded
+//! ([`UNREPLIED_SHARE`]). A pass over all connections is spread over rounds; one round goes through [`LOOKS`] records and
 //! installs [`INSTALLS`] at most.
 //!
 //! **Invariants.** Each connection that the back end has is marked in the tracker. The tracker ends it there
