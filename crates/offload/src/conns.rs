@@ -3,8 +3,8 @@
 //! **Choice.** A connection goes to the back end if offloaded flows track in its zone, it is established, and
 //! it was used within the last seconds. So a connection of one request seldom goes there. Streams of UDP
 //! without replies go there, too. Any guest can begin them, so their share of the room is bounded
-//! ([`UNREPLIED_SHARE`]). A pass over all connections is spread over rounds; one round goes through [`LOOKS`] records and
-//! installs [`INSTALLS`] at most.
+//! ([`UNREPLIED_SHARE`]). A pass over all connections is spread over rounds; one round goes through [`LOOKS`]
+//! records and installs [`INSTALLS`] at most.
 //!
 //! **Invariants.** Each connection that the back end has is marked in the tracker. The tracker ends it there
 //! at once when it is over, closes, or has another mark or label ([`heddle_conntrack::offloaded`]). A

@@ -1,5 +1,5 @@
-//! Connections become entries of maps: one for each direction (without a reply: for the original one), and a
-//! word that shows whether they still count.
+//! A connection becomes entries of a map, one for each direction; without a reply, one for the original
+//! direction. A word shows whether they still count.
 //!
 //! **Invariants.** The word is written when both entries are there, and is zero before they go. The tracker
 //! writes a zero from any thread, and so ends both at once ([`Live`]). A word belongs to one connection at a
