@@ -27,7 +27,7 @@ const ROUND_MS: u64 = 250;
 /// A connection without packets for so long has no place.
 const REST_MS: u64 = 10_000;
 
-/// The part of the back end's room that connections without a reply may have: one in so many.
+/// Connections without a reply may have the back end's room divided by this.
 const UNREPLIED_SHARE: usize = 4;
 
 /// A connection that the back end has.

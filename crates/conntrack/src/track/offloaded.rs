@@ -6,8 +6,8 @@
 //!
 //! **Shape.** A record has two bits. [`OFFLOADED`]: a back end has the connection. A thread that ends it,
 //! changes its mark or label, or sees its first reply or its close calls the back end ([`EndOffload::end`]).
-//! The back end has to stop with this call. [`LOOSE`]: a back end had the connection, and no segment has shown the windows since.
-//! While one of the two is set, segments other than SYN move the windows to their own position. The tracker
+//! The back end has to stop with this call. [`LOOSE`]: a back end had the connection, and no segment has shown
+//! the windows since. While one of the two is set, segments other than SYN move the windows to their own position. The tracker
 //! does the same for a connection that it picks up in its midst. So an attacker between the endpoints could
 //! reset it by a segment outside of its windows.
 //!
@@ -76,8 +76,8 @@ pub struct Offloadable {
     pub id: ConnId,
     /// Zone.
     pub zone: u16,
-    /// Packets came in both directions. Otherwise the back end forwards the original direction only, and stops
-    /// with the first reply ([`EndOffload::end`]).
+    /// Packets came in both directions. Otherwise the back end forwards the original direction only, and
+    /// stops with the first reply ([`EndOffload::end`]).
     pub replied: bool,
     /// Tuple of the original direction.
     pub orig: Tuple,
@@ -124,7 +124,7 @@ impl Conntrack {
     pub fn set_end_offload(&self, end: Arc<dyn EndOffload>) {
         let _ = self.ender.0.set(end);
     }
-    /// Passes connections to `show`: those of TCP and UDP that may be offloaded, are in use and in no back end.
+    /// Passes connections of TCP and UDP to `show`: those in use that a back end may have and none has.
     /// Reads the next `budget` records from `at`, which begins at 0. Returns the next `at`; `None`: all
     /// records were read.
     pub fn offloadable(
