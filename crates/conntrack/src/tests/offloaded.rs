@@ -185,7 +185,7 @@ fn a_stream_of_udp_leaves_with_its_reply() {
     let id = found(&ct, 40_000)[0];
     let conn = ct.offload(40_000, id).unwrap();
     assert_eq!((conn.replied, conn.state(true)), (true, EST | RPL | TRK));
-    // The next process goes on with a stream, too.
+    // The next process tracks a stream on, too.
     let (next, _) = watched();
     let unreplied = Offloadable {
         replied: false,

@@ -420,7 +420,7 @@ impl Conntrack {
                     other => other,
                 });
                 if before != now {
-                    // A back end has it as unreplied.
+                    // A back end has it as a stream without a reply.
                     self.leaves(h.number, r);
                 }
                 if now == Phase::Both {

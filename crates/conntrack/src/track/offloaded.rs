@@ -6,10 +6,10 @@
 //!
 //! **Shape.** A record has two bits. [`OFFLOADED`]: a back end has the connection. A thread that ends it,
 //! changes its mark or label, or sees its first reply or its close calls the back end ([`EndOffload::end`]).
-//! The back end has to stop with this call. [`LOOSE`]: a back end had the connection, and no segment has shown
-//! the windows since. While one of the two is set, segments other than SYN move the windows to their own position. The tracker
-//! does the same for a connection that it picks up in its midst. So an attacker between the endpoints could
-//! reset it by a segment outside of its windows.
+//! The back end has to stop with this call. [`LOOSE`]: a back end had the connection, and no segment has
+//! shown the windows since. While one of the two is set, segments other than SYN move the windows to their
+//! own position. The tracker does the same for a connection that it picks up in its midst. So an attacker
+//! between the endpoints could reset it by a segment outside of its windows.
 //!
 //! **Order.** The thread that moves a connection to a back end sets the bit first and then reads the
 //! connection ([`Conntrack::offload`]). So no change is lost: a change is either read, or it calls the back
