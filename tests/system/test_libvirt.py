@@ -147,9 +147,10 @@ def scenario_a_guest_that_stays(lab):
 
 
 def scenario_a_guest_moves_without_its_connections(lab):
-    """A failed export does not stop the guest."""
+    """A failed export does not stop the guest, and is tried three times."""
     done, calls = migrated(lab, 0, refuse="export")
     assert done.returncode == 0, done
+    assert sum(call.startswith("heddle migrate export") for call in calls) == 3, calls
     assert "heddle migrate finish web-port" in calls
 
 

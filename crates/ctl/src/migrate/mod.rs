@@ -144,8 +144,8 @@ impl Port {
     }
 }
 
-/// Prints the zones of a move, and the zones that were left out.
-fn notes(text: &mut String, notes: &[String]) {
+/// Appends a line for each zone that was left out.
+fn append_left_out(text: &mut String, notes: &[String]) {
     for note in notes {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  left out: {note}");
@@ -185,7 +185,7 @@ impl Prepare {
                 limit => writeln!(text, "; {} of {limit} in use", zone.count),
             };
         }
-        notes(&mut text, &here.notes);
+        append_left_out(&mut text, &here.notes);
         if !here.addresses.is_empty() {
             let _ = writeln!(text, "  addresses: {}", here.addresses.join(", "));
         }
@@ -278,7 +278,7 @@ impl Export {
             begun.zones.len(),
             ms(began)
         );
-        notes(&mut text, &begun.notes);
+        append_left_out(&mut text, &begun.notes);
         if left_out > 0 {
             let _ = writeln!(
                 text,
@@ -320,7 +320,7 @@ impl Import {
             list(&sum.taken),
             ms(began)
         );
-        notes(&mut text, &begun.notes);
+        append_left_out(&mut text, &begun.notes);
         for (why, n) in &sum.refused {
             let _ = writeln!(text, "  not taken: {n} connections, {why}");
         }
