@@ -444,8 +444,8 @@ impl Bond {
         Ok("done")
     }
 
-    /// Enables or disables a member at once, without the delay (`bond/enable-member`). A disabled member whose
-    /// link is up is enabled again after `updelay_ms`.
+    /// Enables or disables a member at once, without the delay (`bond/enable-member`). A disabled member
+    /// whose link is up is enabled again after `updelay_ms`.
     pub(super) fn set_enabled(&mut self, member: &str, enable: bool) -> Result<&'static str, &'static str> {
         let at = self.members.iter().position(|m| m.link.name == member);
         self.enable(at.ok_or("no such member")?, enable);
