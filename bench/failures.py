@@ -2,9 +2,9 @@
 
 A switch has a bond of two links to a peer, which is always Debian's ovs-vswitchd. Between the two there is a wire that
 can lose its carrier, or everything that it carries. Pod a of the switch sends numbered packets of some flows to pod b of
-the peer. Their numbers are read twice: at the wire, where one socket sees both links in the order in which the switch
-sends, and by pod b. The peer reads its two links in turns and has short queues, so it changes the order and loses packets
-when it is late: only the numbers at the wire are the switch's own.
+the peer. Their numbers are read at the wire and by pod b. At the wire, one socket sees both links in the order in which the
+switch sends. The peer reads its two links in turns, so it changes the order. Its queues are short, so it loses packets when
+it is late. Only the numbers at the wire are the switch's own.
 """
 
 import json
@@ -81,12 +81,12 @@ class Numbers:
         self.at[flow] = now
         self.seen.add((flow, number))
 
-    def tell(self):
+    def report(self):
         print(json.dumps({"got": self.got, "late": self.late, "silence_ms": self.silence * 1000}))
 
 
 def packets(sock, seconds):
-    """What a socket receives, until nothing comes for two seconds; the first one may take `seconds`."""
+    """Packets and their sources from a socket, until nothing comes for two seconds; the first may take `seconds`."""
     sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
     sock.settimeout(0.2)
     print("ready", flush=True)
@@ -111,7 +111,7 @@ def follow(sock, seconds, payload):
             found = stream.send(data is not None)
         except StopIteration:
             break
-    numbers.tell()
+    numbers.report()
 
 
 def receive(seconds):

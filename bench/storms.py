@@ -139,8 +139,8 @@ class Node:
         return last[-1]
 
     def measure(self, kind, per_second, seconds):
-        """Nanoseconds that the worker and all other threads run for a frame of a storm, beyond what they run without one, and
-        the number of frames."""
+        """Nanoseconds that the worker and all other threads run for a frame of a storm, without what they run when there is
+        none. Also the number of frames."""
         if self.idle is None:
             before, at = self.ran(), time.monotonic()
             time.sleep(3)

@@ -246,7 +246,7 @@ SLOWLY = ("bond_mode=balance-tcp", "lacp=active", "other_config:lacp-time=slow")
 
 @limit(300)
 def scenario_a_restart_within_the_timeout(lab):
-    """The partner does not notice a restart within three intervals, also of a daemon that was killed: its links stay
+    """The partner does not notice a restart within three intervals, also of a daemon that was killed. Its links stay
     current and distribute all the time."""
     restarts(lab, Pair(lab, peer_bond=SLOWLY, bond=SLOWLY))
 

@@ -554,7 +554,10 @@ impl BondEntry {
         let mut uncounted = BTreeSet::new();
         for member in members {
             let old = old.remove(&member.no);
-            if old.as_ref().is_some_and(|(m, _)| m.link_resets == member.link_resets) {
+            if old
+                .as_ref()
+                .is_some_and(|(m, _)| m.link_resets == member.link_resets)
+            {
                 uncounted.insert(member.no);
             }
             let input = old.map_or_else(|| LacpInput::new(id, member.no), |(_, i)| i);
