@@ -200,6 +200,11 @@ impl Aggregator {
         self.update |= self.links.len() != before;
     }
 
+    /// Whether a link's device has a carrier, as far as this protocol knows.
+    pub fn has_carrier(&self, id: u32) -> bool {
+        self.links.iter().any(|l| l.id == id && l.carrier)
+    }
+
     /// The carrier of a link's device has changed.
     pub fn set_carrier(&mut self, id: u32, up: bool, now_ms: u64) {
         let active = self.settings.active;

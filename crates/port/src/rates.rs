@@ -499,17 +499,18 @@ impl Rates {
         released
     }
 
-    /// The queue of `worker` is closed. If that worker was to come back for waiting packets, these are
-    /// dropped. Returns their number.
+    /// The queue of `worker` is closed. If no other worker is to come back for waiting packets, these are
+    /// dropped: the next sender would send them late. Returns their number.
     pub(crate) fn close(&self, worker: usize) -> u64 {
         let Some(shaping) = self.shaping.get() else {
             return 0;
         };
         let mut state = shaping.wait();
-        if state.keeper.is_none_or(|(keeper, _)| keeper != worker) {
+        if state.keeper.is_some_and(|(keeper, _)| keeper != worker) {
             return 0;
         }
         state.keeper = None;
-        state.shaper.as_mut().map_or(0, Shaper::drop_all)
+        let handed = std::iter::from_fn(|| shaping.handed.pop()).count() as u64;
+        handed + state.shaper.as_mut().map_or(0, Shaper::drop_all)
     }
 }
