@@ -91,7 +91,7 @@ class Node:
     """A bridge with pods a (10.1.0.1), b (10.1.0.2) and c, which storms."""
 
     def __init__(self, directory):
-        # What the daemon's threads run without a storm, nanoseconds a second.
+        # Time that the daemon's threads run without a storm, nanoseconds a second.
         self.idle = None
         self.net = Net(Trace())
         self.net.stem = f"bs{os.getpid()}"

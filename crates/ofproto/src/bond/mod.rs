@@ -222,7 +222,7 @@ impl Bonds {
         }
         let all = self.all.lock();
         let entry = all.by_id.get(all.by_name.get(port)?)?;
-        entry.lacp.as_ref()?.is_current(member.0)
+        entry.lacp.as_ref()?.has_partner(member.0)
     }
 
     /// A device's carrier has changed.
@@ -616,7 +616,7 @@ impl BondEntry {
     /// Whether LACP's view of any member has changed.
     fn take_current_changed(&mut self) -> bool {
         let Some(lacp) = &self.lacp else { return false };
-        let of = |no: &OfPort| Some((*no, lacp.is_current(no.0)?));
+        let of = |no: &OfPort| Some((*no, lacp.has_partner(no.0)?));
         let now: BTreeMap<OfPort, bool> = self.members.keys().filter_map(of).collect();
         std::mem::replace(&mut self.current, now) != self.current
     }
