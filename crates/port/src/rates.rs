@@ -1,12 +1,12 @@
 //! Rates of ports without a queueing discipline of the kernel between the switch and the receiver: taps,
-//! virtio devices and AF_XDP. The switch itself keeps the rates of `Port.qos`, by policers ([`policer`]) or by a shaper
-//! ([`shaper`]).
+//! virtio devices and AF_XDP. The switch itself keeps the rates of `Port.qos`, by policers ([`policer`]) or
+//! by a shaper ([`shaper`]).
 //!
 //! **The shaper and the workers.** All workers share a port's shaper. A worker that sends takes it for the
 //! time of a burst, and copies its packets into the queues. Then it takes the shaper again to send the
 //! packets that may leave ([`Rates::release`]). If it finds the shaper in use, it leaves its packets in a
-//! ring ([`Shaping::handed`]) and tries again soon. No worker waits while it sends, and packets of a queue leave
-//! in the order in which they came.
+//! ring ([`Shaping::handed`]) and tries again soon. No worker waits while it sends, and packets of a queue
+//! leave in the order in which they came.
 //!
 //! **The keeper.** Packets that may not leave yet need a worker that comes back. The worker that last left
 //! packets behind is the keeper, and knows when to come. Another worker becomes the keeper if a packet is due
@@ -149,8 +149,8 @@ impl Shaping {
             lost: AtomicU64::new(0),
         })
     }
-    /// The shaper, for the control side and for a worker that closes its queue. Spins until the current user's
-    /// burst ends.
+    /// The shaper, for the control side and for a worker that closes its queue. Spins until the current
+    /// user's burst ends.
     fn wait(&self) -> CombiningGuard<'_, WaitingPackets> {
         loop {
             if let Some(guard) = self.cell.try_take() {

@@ -112,8 +112,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 
     /// Rates within 2 % of the whole rate, four frames and one turn, for workers that are fast and late. The
-    /// frames are the bursts of queue and port, and those that begin and end the interval. The interval may also
-    /// end within a turn, which the fluid model does not have.
+    /// frames are the bursts of queue and port, and those that begin and end the interval. The interval may
+    /// also end within a turn, which the fluid model does not have.
     #[test]
     fn queues_get_the_rates_of_the_fluid_model(
         kbytes in 125_u64..20_000,
