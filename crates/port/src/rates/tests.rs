@@ -177,8 +177,8 @@ fn waiting_packets_leave_in_time_and_end_with_the_row() {
     assert_eq!((first.counts.sent + last.counts.full, last.next), (100, None));
 }
 
-/// A worker leaves packets while another thread has the shaper, or puts them into a queue, and goes before it
-/// comes back: they are dropped, counted, and not sent by the next worker.
+/// A worker leaves packets while another thread has the shaper, or puts them into a queue, and ends before it
+/// comes back. They are dropped and counted, and not sent by the next sender.
 #[test]
 fn packets_of_a_worker_that_goes_before_it_comes_back_are_dropped() {
     let rates = Arc::new(Rates::default());
