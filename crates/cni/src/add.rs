@@ -163,7 +163,7 @@ impl Undo<'_> {
             Kind::VhostUser => None,
             Kind::Veth => pod.device(&args.ifname)?,
             Kind::Device => match given {
-                Some(given) => Some(given.give(&net, pod, conf, &change)?),
+                Some(given) => given.give(&net, pod, conf, &change)?,
                 None => None,
             },
             _ => Some(match pod.born(&args.ifname, &name, &change)? {
