@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """A guest moves to another node, and its connections with it (`heddle migrate`)."""
 
+import base64
 import hashlib
 import hmac
+import json
 import os
 import random
 import re
@@ -17,6 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lab import REFERENCE, frames
 from lab.runner import Skip, limit, main
 from lab.shell import wait_for
+from lab.unixctl import UnixctlError
 from lab.vhost import heddle_path
 
 SERVER, PORT, OTHER = "10.9.0.1", "web-1", "web-2"
@@ -420,6 +423,36 @@ def scenario_what_is_refused(lab):
     assert "3 of 5 connections are here now (3 new)" in out and "not taken: 2 connections, zone web-1: limit of the zone" in out, out
 
 
+@limit(100)
+def scenario_zones_that_change_hands(lab):
+    """A zone's number goes to another port in the midst of an export or import: none of its connections is touched."""
+    move = Move(lab)
+    first, second = move.nodes
+    other = move.connect(7002, OTHER)
+    move.unplugged(1)
+    content = base64.b64encode(struct.pack("!I", 1) + connection(0, 1)).decode()
+    for sw, zones, begin, step in ((second, ZONES[1], ("heddle/migrate-import", PORT, f'["{PORT}"]'), ("heddle/migrate-import-next", content)),
+                                   (first, ZONES[0], ("heddle/migrate-export", PORT), ("heddle/migrate-export-next", "0"))):
+        ident = json.loads(sw.appctl(*begin))["id"]
+        sw.vsctl("set", "bridge", "br0", f"external_ids:ct-zone-{PORT}={zones[OTHER]}", f"external_ids:ct-zone-{OTHER}={zones[PORT]}")
+        control = sw.unixctl()
+
+        def refusal(*command):
+            try:
+                control.call(*command)
+            except UnixctlError as exc:
+                return str(exc)
+            return None
+        why = f"zone {PORT} has changed its number {zones[PORT]} since the move began: begin it again"
+        # The switch reads the database a little later.
+        out = wait_for("a refusal", lambda: refusal(step[0], ident, step[1]))
+        assert why in out and why in refusal("heddle/migrate-finish", PORT), out
+        control.close()
+        assert "no move has begun here" in heddle(sw, "status")[1]
+    assert len(tracked(first, ZONES[0][OTHER])) == 1 and tracked(second, ZONES[1][OTHER]) == []
+    talk(*other)
+
+
 @limit(250)
 def scenario_steps_are_killed(lab):
     """Commands and daemons are killed at any point; a repetition does the step, and the stream lives."""
@@ -455,6 +488,7 @@ def scenario_steps_are_killed(lab):
         assert "20002 of 20002 connections are here now (20002 new)" in out, out
         killed(first, "abort", PORT)
         assert len(tracked(first, ZONES[0][PORT])) == 20_001
+    heddle(first, "export", "--live", "-f", move.file(), PORT)
     # The target's daemon is killed: the import is repeated.
     second.stop_daemon(signal.SIGKILL)
     # The killed daemon may still have its socket.
@@ -610,13 +644,13 @@ def scenario_a_hundred_thousand_connections(lab):
         for here, there in ((10, 11), (11, 10)):
             sw.ofctl("add-flow", "br0", f"priority=40,in_port={here},actions={there}")
 
-    def pings(work):
+    def pings(work, indices=(0, 1), after=1.5):
         """Returns the result of `work`, and the 99th percentile of pings (ms) at both nodes during it."""
         running = [subprocess.Popen(["ip", "netns", "exec", pods[2 * index], "ping", "-D", "-i", "0.002", f"10.8.{index}.2"],
-                                    stdout=subprocess.PIPE, text=True) for index in range(2)]
+                                    stdout=subprocess.PIPE, text=True) for index in indices]
         time.sleep(0.3)
         result = work()
-        time.sleep(1.5)
+        time.sleep(after)
         shown = []
         for process in running:
             process.send_signal(signal.SIGINT)
@@ -626,6 +660,19 @@ def scenario_a_hundred_thousand_connections(lab):
             assert float(lost) < 1, out[-300:]
             shown.append(times[len(times) * 99 // 100])
         return result, shown
+
+    def beside(index, *words):
+        """Medians of five 99th percentiles (ms), in turns: of a quiet time, with another busy program, and with this step
+        again and again. The steps need a processor, too."""
+        def again():
+            end = time.monotonic() + 2
+            while time.monotonic() < end:
+                heddle(move.nodes[index], *words)
+
+        def busy():
+            subprocess.run(["timeout", "2", "sha256sum", "/dev/zero"], check=False)
+        states = [[pings(work, [index], 0)[1][0] for work in (lambda: time.sleep(2), busy, again)] for _ in range(5)]
+        return [sorted(one)[2] for one in zip(*states)]
     _, quiet = pings(lambda: time.sleep(2))
     out = pings(lambda: heddle(first, "import", "-f", many, PORT)[1])
     assert f"{count} of {count} connections are here now ({count} new)" in out[0], out
@@ -636,6 +683,7 @@ def scenario_a_hundred_thousand_connections(lab):
     assert f"{count} of {count} connections are here now ({count} new)" in imported[0], imported
     again = pings(lambda: heddle(second, "import", "-f", move.file(), PORT)[1])
     assert f"({count} renewed)" in again[0], again
+    shares = {"exports": beside(0, "export", "-f", move.file(), PORT), "imports": beside(1, "import", "-f", move.file(), PORT)}
     ended = pings(lambda: heddle(first, "finish", PORT)[1])
     assert f"{count} connections have ended here" in ended[0], ended
     assert len(tracked(second, ZONES[1][PORT])) == count and tracked(first, ZONES[0][PORT]) == []
@@ -643,6 +691,9 @@ def scenario_a_hundred_thousand_connections(lab):
         lab.trace.note(f"{name}: {line.splitlines()[0]}; p99 of pings {late} ms")
         print(f"  {name}: {line.splitlines()[0]}; p99 of pings at both nodes {late[0]:.2f} and {late[1]:.2f} ms "
               f"(quiet: {quiet[0]:.2f} and {quiet[1]:.2f} ms)")
+    for name, (before, busy, late) in shares.items():
+        print(f"  {name} in a row, 2 s: p99 of pings there {late:.2f} ms, quiet {before:.2f} ms, beside another busy program {busy:.2f} ms "
+              "(medians of 5)")
 
 
 if __name__ == "__main__":

@@ -284,7 +284,13 @@ mod tests {
         let why = |id: &str| HostDevice::by_pci(id, &sysfs).unwrap_err();
         let refused = why("0000:03:02.0");
         assert_eq!(refused.code, Code::NoKind as u64);
-        assert!(refused.msg.contains("no netdev here: driver igbvf, or another pod has it"), "{}", refused.msg);
+        assert!(
+            refused
+                .msg
+                .contains("no netdev here: driver igbvf, or another pod has it"),
+            "{}",
+            refused.msg
+        );
         for driver in ["vfio-pci", "mlx5_vfio_pci", "nvgrace-gpu-vfio-pci"] {
             std::fs::remove_file(pci.join("0000:03:02.0/driver")).unwrap();
             symlink(format!("../../drivers/{driver}"), pci.join("0000:03:02.0/driver")).unwrap();

@@ -223,7 +223,11 @@ mod tests {
         let why = |name: &str| Output::new(&at(name)).map(drop).expect_err("refused").to_string();
         fs::write(at("victim"), b"keep").expect("a file");
         symlink(at("victim"), at("link")).expect("a link");
-        assert!(why("link").contains("is a symbolic link to a file"), "{}", why("link"));
+        assert!(
+            why("link").contains("is a symbolic link to a file"),
+            "{}",
+            why("link")
+        );
         assert_eq!(fs::read(at("victim")).expect("the file"), b"keep");
         let (reader, writer) = std::io::pipe().expect("a pipe");
         let number = std::os::fd::AsRawFd::as_raw_fd(&writer);
@@ -237,7 +241,11 @@ mod tests {
         fs::set_permissions(at("fifo"), fs::Permissions::from_mode(0o666)).expect("a mode");
         // A reader, so that opening the FIFO does not wait for one.
         let reader = OpenOptions::new().read(true).write(true).open(at("fifo"));
-        assert!(why("fifo").contains("others may change this pipe"), "{}", why("fifo"));
+        assert!(
+            why("fifo").contains("others may change this pipe"),
+            "{}",
+            why("fifo")
+        );
         drop(reader);
         Output::new(Path::new("/dev/null")).map(drop).expect("a device");
     }
