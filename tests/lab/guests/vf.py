@@ -26,13 +26,11 @@ class Machine(PodLab):
 
     def __init__(self, lab):
         super().__init__(lab, modules=MODULES, cards=[Wired("igb", 0, CARD, bus="port0"), Wired("virtio-net-pci", 0, FAR)],
-                         machine=["-device", "pcie-root-port,id=port0,chassis=1,slot=1"])
+                         machine=["-device", "pcie-root-port,id=port0,chassis=1,slot=1"], iommu=True, kernel="intel_iommu=on")
         for name, mac in (("pf0", CARD), ("rep0", FAR)):
             self.run(f"device=$(basename $(dirname $(grep -l {mac} /sys/class/net/*/address))) && "
                      f"ip link set $device down && ip link set $device name {name}")
-        # Programs open the functions of vfio-pci in no test, so no emulated IOMMU is needed.
-        self.run("ip link set pf0 up && echo 2 >/sys/class/net/pf0/device/sriov_numvfs && "
-                 "echo 1 >/sys/module/vfio/parameters/enable_unsafe_noiommu_mode")
+        self.run("ip link set pf0 up && echo 2 >/sys/class/net/pf0/device/sriov_numvfs")
         self.bridge("br0")
         self.vsctl(f"add-port br0 peer tag={VLAN} -- set interface peer type=internal")
         self.run("ip netns add peer && ip link set peer netns peer && ip -n peer link set peer up && "
@@ -98,6 +96,9 @@ def a_netdev(m):
     assert "has no representor" in m.cni("ADD", "one", conf, refused=102)["msg"]
     as_before(m, pci, name, settings)
     conf["representor"] = "rep0"
+    assert "the kernel cannot limit kind device" in m.cni("ADD", "one", conf, refused=102)["msg"]
+    as_before(m, pci, name, settings)
+    m.load("sch_htb")
     made = m.cni("ADD", "one", conf)
     assert made["heddle"]["kind"] == "device" and made["interfaces"][1]["pciID"] == pci and made["interfaces"][1]["mac"] == MAC, made
     assert m.settings(0) == (MAC, True) and m.netdev(pci) == ""
