@@ -20,8 +20,8 @@ _TIMESPEC = struct.Struct("@qq")
 
 
 class Frame(NamedTuple):
-    """A frame at one of the guest's devices. kind: a ping of the guest, a datagram, or a datagram's echo, with its number;
-    other: any other frame of the guest."""
+    """A frame at one of the guest's devices. Pings of the guest, datagrams and their echoes have a number. Any other
+    frame of the guest is of kind `other`."""
 
     at: float
     device: str

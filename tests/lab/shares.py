@@ -20,9 +20,9 @@ def _gap(times, begin, end):
 class Change:
     """The guest's first frame at another device.
 
-    from_s: time of its first ping or echo by this device to the server. to_s: time from the first datagram that the server
-    sent afterwards to the first that reached this device. misplaced: datagrams that the server sent after the change,
-    and that reached another device before the guest's next change."""
+    `from_s` is the time of its first ping or echo by this device to the server. `to_s` begins when the server sends its
+    first datagram afterwards, and ends when a datagram reaches this device. `misplaced` datagrams were sent after the
+    change, and reached another device before the guest's next change."""
 
     def __init__(self, at, old, new, end, shares):
         self.at, self.old, self.new = at, old, new

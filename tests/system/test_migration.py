@@ -580,7 +580,7 @@ def scenario_files_again_and_at_once(lab):
 
 
 def sizes(sw):
-    """What a daemon has: memory (KiB), descriptors, threads, ports, flows and connections."""
+    """Memory (KiB), descriptors, threads, ports, flows and connections of a daemon."""
     with open(f"/proc/{sw.pid}/status") as file:
         status = file.read()
     return {"KiB": int(re.search(r"VmRSS:\s+(\d+)", status).group(1)), "threads": int(re.search(r"Threads:\s+(\d+)", status).group(1)),

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Virtual functions of an emulated card (igb, SR-IOV) go to pods by `heddle-cni`, with a netdev and by vfio-pci.
 
-An igb has no representors. So the card has a cable to a virtio card, which stands for the card's virtual function:
-all its frames to other devices are on this cable."""
+An igb has no representors. So the card has a cable to a virtio card. All frames of the virtual function to other
+devices are on this cable, so the virtio card stands for the function."""
 
 import json
 import os
