@@ -102,7 +102,7 @@ fn is_tuple(t: &Tuple) -> bool {
 }
 
 impl ConnCopy {
-    /// A connection without translation, helper and TCP states, of which packets of both directions were seen.
+    /// A connection without translation, helper and TCP states. Packets of both directions were seen.
     pub fn new(orig: Tuple, left_ms: u64) -> Self {
         Self {
             orig,

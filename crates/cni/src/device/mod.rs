@@ -5,9 +5,9 @@
 //! [`BEFORE`]). DEL moves the device back and restores that state. If the pod's namespace was removed before,
 //! the kernel has moved the device to the initial namespace, and DEL only restores the state.
 //!
-//! **Passed through.** A virtual function that is bound to `vfio-pci` has no netdev. A program in the pod opens
-//! it (a virtual machine of KubeVirt, DPDK), and that driver gets its address from the card. So the plug-in
-//! leaves the function where it is, and only sets its address and trust at the card.
+//! **Passed through.** A virtual function that is bound to `vfio-pci` has no netdev. A program in the pod
+//! opens it (a virtual machine of KubeVirt, DPDK), and that driver gets its address from the card. So the
+//! plug-in leaves the function where it is, and only sets its address and trust at the card.
 //!
 //! **Trust.** Tenants may write the configuration. So without the administrator's permission, a pod gets only
 //! a virtual function. Every device must be unused: without IP addresses and master, and no port of the
