@@ -102,6 +102,24 @@ fn is_tuple(t: &Tuple) -> bool {
 }
 
 impl ConnCopy {
+    /// A connection without translation, helper and TCP states. Packets of both directions were seen.
+    pub fn new(orig: Tuple, left_ms: u64) -> Self {
+        Self {
+            orig,
+            reply: orig.reversed(),
+            nat: None,
+            parent: None,
+            helper: None,
+            mark: 0,
+            label: 0,
+            left_ms,
+            tcp: None,
+            loose: false,
+            phase: Phase::Both,
+            skews: [0; 2],
+            expected: Vec::new(),
+        }
+    }
     /// Refuses values that no tracker makes.
     ///
     /// # Errors

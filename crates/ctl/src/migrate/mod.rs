@@ -247,6 +247,8 @@ impl Export {
     fn run(&self) -> Result<()> {
         let began = Instant::now();
         let key = self.key.load()?;
+        // Before the move begins: a file that is refused leaves no move behind.
+        let mut output = file::Output::new(&self.file)?;
         let begun: Begun = self.port.send("heddle/migrate-export", &[], self.live)?;
         let header = Header {
             live: self.live,
@@ -255,7 +257,6 @@ impl Export {
             writer: concat!("heddle ", env!("CARGO_PKG_VERSION")).to_owned(),
             zones: begun.zones.iter().map(|zone| zone.name.clone()).collect(),
         };
-        let mut output = file::Output::new(&self.file)?;
         let (mut writer, first) = Writer::new(&header, key.as_ref())?;
         output.write(&first)?;
         let (id, mut next, mut left_out) = (begun.id.to_string(), Some(0), 0);

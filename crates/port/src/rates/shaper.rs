@@ -312,7 +312,7 @@ impl Shaper {
             }
             self.paused.pop();
             let queue = &mut self.queues[i];
-            // In front: its turn goes on. At the back it would wait for the turns of all others, and its
+            // In front: its turn continues. At the back it would wait for the turns of all others, and its
             // bucket would overflow.
             self.rings[queue.ring].push_front(i);
         }
