@@ -593,10 +593,16 @@ def scenario_a_device_stands_for_the_bond(lab):
     host.send(frames.ethernet("ff:ff:ff:ff:ff:ff", "02:00:00:00:00:77", 0x88b5, mark))
     for sock, want in ((b, lambda f: mark in f), (host, lambda f: f[:6] == b"\xff" * 6)):
         assert receive(sock, want, 1) is None
+    before = dict(map(reversed, numbers()))
     pair.sw.stop_daemon()
+    # A port that is added meanwhile takes no number of the others either.
+    pair.sw.vsctl("--no-wait", "add-port", "br0", "a-new-one", "--", "set", "interface", "a-new-one", "type=internal")
     pair.sw.start_daemon()
     pair.ping()
-    assert "bond0" in dict(map(reversed, numbers())), numbers()
+    after = dict(map(reversed, numbers()))
+    assert "bond0" in after and "a-new-one" in after, after
+    kept = before.keys() - {"bond0"}
+    assert {name: before[name] for name in kept} == {name: after[name] for name in kept}, (before, after)
     pair.sw.vsctl("set", "port", "bond0", "bond_fake_iface=false")
     assert "bond0" not in dict(map(reversed, numbers())), numbers()
     assert "bond0" not in lab.net.ip(pair.sw.netns, "link", "show")

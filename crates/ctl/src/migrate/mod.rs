@@ -203,7 +203,11 @@ impl Prepare {
             same_port(&file, &here.port)?;
             text += &refusals(&file, &here)?;
         }
-        out(&text)
+        out(&text)?;
+        if here.zones.is_empty() {
+            bail!("port {}: nothing can move: no zone is the port's", here.port);
+        }
+        Ok(())
     }
 }
 
