@@ -74,7 +74,16 @@ __printf(1, 2) void card_event(const char *format, ...);
 /* The card's pair of this switchdev port; NULL: a device of another driver. */
 struct port *card_port_of(const struct net_device *dev);
 
-void card_table_init(void);
+void card_rules_init(void);
+/* Reads the keys of a rule into the filter, and its mask. An error is explained in `extack`. */
+int card_read_keys(struct flow_rule *rule, struct filter *f, struct card_key *mask, struct netlink_ext_ack *extack);
+int card_read_actions(struct flow_rule *rule, struct filter *f, struct netlink_ext_ack *extack);
+void card_masked(struct card_key *out, const struct card_key *key, const struct card_key *mask);
+void card_dissect(struct sk_buff *skb, struct card_key *key);
+void card_show_rule(struct seq_file *s, const struct filter *f);
+
+/* A request of tc about a filter. */
+int card_table_command(struct port *port, struct flow_cls_offload *c);
 void card_table_size(uint *now, uint *peak);
 void card_table_show(struct seq_file *s);
 int card_setup_tc(struct net_device *dev, enum tc_setup_type type, void *data);

@@ -230,7 +230,7 @@ static int __init card_init(void)
 	if (vfs >= MAX_PORTS)
 		return -EINVAL;
 	began = ktime_get();
-	card_table_init();
+	card_rules_init();
 	for (; port_count <= vfs; port_count++) {
 		struct port *port = kzalloc(sizeof(*port), GFP_KERNEL);
 

@@ -75,7 +75,7 @@ def sent(p, source, all_frames, target="b", seconds=2.0, interval=0.0):
     """The frames of UDP that arrive at pod `target` while pod `source` sends these."""
     p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
     p.run("rm -f /run/captured")
-    p.run(f"(ip netns exec {target} python3 {WIRE} capture eth0 120 >/run/captured 2>/run/capture-error & echo $! >/run/capture.pid)")
+    p.run(f"(ip netns exec {target} python3 {WIRE} capture eth0 3600 >/run/captured 2>/run/capture-error & echo $! >/run/capture.pid)")
     p.wait("the capture to begin", lambda: "begins" in p.run("cat /run/capture-error"))
     p.run(f"ip netns exec {source} python3 {WIRE} send eth0 {interval} </run/frames")
     p.run(f"sleep {seconds}; kill $(cat /run/capture.pid)")
@@ -97,7 +97,7 @@ def warmed(p, frame, text, target="b", source="a"):
     def is_there():
         sent(p, source, [frame], target, seconds=0.3)
         return in_tc(p, text)
-    p.wait(f"a filter of {text}", is_there)
+    p.wait(f"a filter of {text}", is_there, timeout=180)
 
 
 @limit(400)
@@ -200,7 +200,7 @@ def scenario_frames_are_those_of_workers(lab):
         p.tell(f"{kind}: {len(kinds)} kinds of actions, {len(many)} frames by filters as by workers")
 
 
-@limit(300)
+@limit(900)
 def scenario_changes_under_traffic(lab):
     """Rules change between two outputs while frames come: each frame arrives once, at one of the two."""
     p = started(lab)
@@ -212,7 +212,8 @@ def scenario_changes_under_traffic(lab):
     before = stats(p)
     p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
     for name in ("b", "c"):
-        p.run(f"(ip netns exec {name} python3 {WIRE} capture eth0 120 >/run/captured-{name} 2>/run/error-{name} &)")
+        # It is ended below: a busy machine may need minutes for the frames.
+        p.run(f"(ip netns exec {name} python3 {WIRE} capture eth0 3600 >/run/captured-{name} 2>/run/error-{name} & echo $! >>/run/captures)")
         p.wait("the capture to begin", lambda: "begins" in p.run(f"cat /run/error-{name}"))
     p.run(f"(ip netns exec a python3 {WIRE} send eth0 0.01 </run/frames; touch /run/sent) >/dev/null 2>&1 &")
     changes = 0
@@ -220,7 +221,7 @@ def scenario_changes_under_traffic(lab):
         for out in (3, 2):
             p.run(f"ovs-ofctl mod-flows {RUN}/br-int.mgmt udp,in_port=1,tp_dst=5001,actions=output:{out}")
             changes += 1
-    p.run("sleep 1")
+    p.run("sleep 1; kill $(cat /run/captures)")
     arrived = {name: p.run(f"cat /run/captured-{name}").split() for name in ("b", "c")}
     after = stats(p)
     p.tell(f"{changes} changes ({after['changed'] - before['changed']} of filters), {len(arrived['b'])} and {len(arrived['c'])} "
@@ -262,7 +263,7 @@ def scenario_killed_under_traffic(lab):
     p.pings("a", "10.9.0.2", 5, lost=1)
 
 
-@limit(300)
+@limit(900)
 def scenario_filters_of_others(lab):
     """A device with another program's filter stays with workers until that goes, and the filter is left alone."""
     p = started(lab)
