@@ -557,6 +557,11 @@ def scenario_files_again_and_at_once(lab):
     _, out = heddle(second, "import", "-f", move.file(), PORT)
     assert "2 of 2 connections are here now (2 replaced)" in out, out
     talk(*stream)
+    # They were here before: giving the second import up ends none.
+    _, out = heddle(second, "abort", PORT)
+    assert " 0 imported connections have ended" in out, out
+    talk(*stream)
+    heddle(second, "import", "-f", move.file(), PORT)
     heddle(second, "finish", PORT)
     talk(*stream)
     # Two files at once: each command takes its file as a whole, or is refused with one sentence.

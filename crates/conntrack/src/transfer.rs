@@ -24,7 +24,7 @@ pub use import::{Imported, Refusal};
 use crate::action::{CtHelper, NatEnd};
 use crate::protocol::tcp::{MAX_SCALE, Peer, Scale};
 use crate::scan::Seen;
-use crate::table::record::{DNAT, IMPORTED, LOOSE, OFFLOADED, Phase, RELATED, RELEARN, SNAT, UNTRIED};
+use crate::table::record::{DNAT, HAD, IMPORTED, LOOSE, OFFLOADED, Phase, RELATED, RELEARN, SNAT, UNTRIED};
 use crate::track::Conntrack;
 use crate::track::helper::{self, Parent};
 use crate::tuple::Tuple;
@@ -198,9 +198,13 @@ impl Seen<'_> {
     pub fn is_imported(&self) -> bool {
         self.record.state() & IMPORTED != 0
     }
+    /// Whether the tracker had the connection before it was imported.
+    pub fn was_here(&self) -> bool {
+        self.record.state() & HAD != 0
+    }
     /// Finishes the move of an imported connection: from now on its TCP windows are checked as usual.
     pub fn settle(&self) {
-        self.record.clear_state(IMPORTED | UNTRIED | RELEARN);
+        self.record.clear_state(IMPORTED | UNTRIED | RELEARN | HAD);
     }
     /// Copies the connection for another tracker.
     pub fn copy(&self) -> ConnCopy {

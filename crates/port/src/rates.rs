@@ -195,12 +195,12 @@ fn codel_settings(details: &Details) -> Option<codel::Settings> {
 
 /// The hierarchy of a row. Bytes per second.
 fn hierarchy(config: &QosConfig) -> Hierarchy {
-    let max = Some(number(&config.details, "max-rate") / 8).filter(|n| *n != 0);
+    let max = Some(number(&config.details, "max-rate").div_ceil(8)).filter(|n| *n != 0);
     let most = max.unwrap_or(u64::MAX);
     let least = if config.kind == HFSC { 1 } else { FRAME_BYTES };
     let class = |details: &Details| {
         let min = (number(details, "min-rate") / 8).max(least).min(most);
-        let own = Some(number(details, "max-rate") / 8).filter(|n| *n != 0 && *n < most);
+        let own = Some(number(details, "max-rate").div_ceil(8)).filter(|n| *n != 0 && *n < most);
         Class {
             min,
             max: own.map(|n| n.max(min)),

@@ -145,9 +145,18 @@ fn an_import_may_be_repeated() {
     assert_eq!(run(&there, 5000, &next, &look(9)).state & INV, 0);
     assert_eq!(import(&there, &old, true), Ok(Imported::InUse));
     assert_eq!(there.n_conns(), 1);
-    // After the move a copy is one like all others.
+    // After the move a copy is one like all others, and is known to have been here.
+    let was_here = || {
+        let mut all = Vec::new();
+        there.scan(5000, 0, u32::MAX, |c| all.push(c.is_imported() && c.was_here()));
+        all
+    };
+    assert_eq!(was_here(), [false]);
     there.scan(5000, 0, u32::MAX, |c| c.settle());
     assert_eq!(import(&there, &new, true), Ok(Imported::Replaced));
+    assert_eq!(was_here(), [true]);
+    there.scan(5000, 0, u32::MAX, |c| c.settle());
+    assert_eq!(was_here(), [false]);
     assert_eq!(there.n_conns(), 1);
 }
 
