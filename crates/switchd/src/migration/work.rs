@@ -178,8 +178,9 @@ fn settle_all(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
     settled
 }
 
-/// Gives a move up. The source keeps all connections. The target ends the imported ones, but for those that it
-/// had before: the guest may be here, and a file was imported again. Returns the number of ended connections.
+/// Gives a move up. The source keeps all connections. The target ends the imported ones, but for those that
+/// it had before: the guest may be here, and a file was imported again. Returns the number of ended
+/// connections.
 pub(crate) fn abort(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
     match session.role {
         Role::Source => 0,
