@@ -596,11 +596,11 @@ def scenario_a_device_stands_for_the_bond(lab):
     before = dict(map(reversed, numbers()))
     pair.sw.stop_daemon()
     # A port that is added meanwhile takes no number of the others either.
-    pair.sw.vsctl("--no-wait", "add-port", "br0", "a-new-one", "--", "set", "interface", "a-new-one", "type=internal")
+    pair.sw.vsctl("--no-wait", "add-port", "br0", "later0", "--", "set", "interface", "later0", "type=internal")
     pair.sw.start_daemon()
     pair.ping()
     after = dict(map(reversed, numbers()))
-    assert "bond0" in after and "a-new-one" in after, after
+    assert "bond0" in after and "later0" in after, after
     kept = before.keys() - {"bond0"}
     assert {name: before[name] for name in kept} == {name: after[name] for name in kept}, (before, after)
     pair.sw.vsctl("set", "port", "bond0", "bond_fake_iface=false")
