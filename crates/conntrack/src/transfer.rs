@@ -202,8 +202,14 @@ impl Seen<'_> {
     pub fn was_here(&self) -> bool {
         self.record.state() & HAD != 0
     }
-    /// Finishes the move of an imported connection: from now on its TCP windows are checked as usual.
+    /// Finishes the move of an imported connection: from now on its TCP windows are checked as usual. If the
+    /// tracker had it before, and no segment has come since, the copy's windows are too old: the next segment
+    /// shows them.
     pub fn settle(&self) {
+        let state = self.record.state();
+        if state & HAD != 0 && state & UNTRIED != 0 && state & RELEARN != 0 {
+            self.record.set_state(LOOSE);
+        }
         self.record.clear_state(IMPORTED | UNTRIED | RELEARN | HAD);
     }
     /// Copies the connection for another tracker.
