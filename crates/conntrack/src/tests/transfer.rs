@@ -157,7 +157,7 @@ fn an_import_may_be_repeated() {
     assert_eq!(was_here(), [true]);
     there.scan(5000, 0, u32::MAX, |c| c.settle());
     assert_eq!(was_here(), [false]);
-    // Its windows are older than the connection, and no segment has come since: the next one shows them.
+    // The windows of the copy are too old, and no segment has come since: the next one shows them.
     let later = tcp((A, 1), (B, 2), ACK, 1 << 30, 1 << 29, 100);
     assert_eq!(run(&there, 5000, &later, &look(9)).state & INV, 0);
     assert_eq!(there.n_conns(), 1);
