@@ -165,8 +165,8 @@ impl HostDevice {
         serde_json::to_string(&before).unwrap_or_default()
     }
 
-    /// Moves the device into the pod; returns its netdev there. Sets its address at the card, so that the pod
-    /// cannot use another one.
+    /// Moves the device into the pod; returns its netdev there. Also sets its address at the card. If the
+    /// driver does not support that, the pod can change its address.
     pub(crate) fn give(
         &self,
         host: &NetConfig,

@@ -155,6 +155,9 @@ fn an_import_may_be_repeated() {
     there.scan(5000, 0, u32::MAX, |c| c.settle());
     assert_eq!(import(&there, &new, true), Ok(Imported::Replaced));
     assert_eq!(was_here(), [true]);
+    // Once more: the copy's windows are still too old.
+    assert_eq!(import(&there, &new, false), Ok(Imported::Renewed));
+    assert_eq!(was_here(), [true]);
     there.scan(5000, 0, u32::MAX, |c| c.settle());
     assert_eq!(was_here(), [false]);
     // The windows of the copy are too old, and no segment has come since: the next one shows them.

@@ -154,7 +154,7 @@ impl Conntrack {
                 Existing::InUse => return Ok(Imported::InUse),
                 Existing::Same(h, how) => {
                     // The tracker has seen segments since: the copy's windows may be old.
-                    let had = how == Imported::Replaced;
+                    let had = how == Imported::Replaced || h.record.state() & HAD != 0;
                     let relearn = if had && c.tcp.is_some() { RELEARN } else { 0 };
                     let bits = bits | relearn | if had { HAD } else { 0 };
                     self.renew(h, c, now_ms + left_ms, bits);

@@ -4,7 +4,7 @@
 use heddle_packet::{Offload, Packet, Pool};
 use std::collections::VecDeque;
 
-/// An empty queue keeps room for a packet for each of these bytes that it may keep.
+/// An empty queue keeps memory for one packet's entry per this number of bytes.
 const BYTES_PER_PACKET: usize = 64;
 
 /// A waiting packet without its bytes.

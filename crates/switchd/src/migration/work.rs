@@ -178,7 +178,7 @@ fn settle_all(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
     settled
 }
 
-/// Gives a move up. The source keeps all connections. The target ends the imported ones, but for those that
+/// Gives a move up. The source keeps all connections. The target ends the imported ones, except those that
 /// it had before: the guest may be here, and a file was imported again. Returns the number of ended
 /// connections.
 pub(crate) fn abort(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
