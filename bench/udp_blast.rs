@@ -4,10 +4,11 @@
 //! `udp_blast sink ADDRESS:PORT` binds and sleeps until it is ended. The receiver's device counts the frames,
 //! the full socket buffer drops them cheaply, and no ICMP error goes back. `udp_blast spread ADDRESS:PORT
 //! SECONDS BYTES FLOWS` makes FLOWS flows: it sends from up to 1,000 source ports (10,000 and up) in turn to
-//! consecutive destination ports from PORT on. A second run sends the same flows. `udp_blast sinks ADDRESS:PORT FLOWS` holds sockets open for them.
-//! `udp_blast echo ADDRESS:PORT` returns each datagram. `udp_blast ping ADDRESS:PORT SECONDS RATE` sends RATE
-//! requests a second to it, and sleeps between them. It prints the number of replies, and p50 and p99 of one
-//! way (half of a round trip) in microseconds. Standard library only, so that plain `rustc -O` builds it.
+//! consecutive destination ports from PORT on. A second run sends the same flows. `udp_blast sinks
+//! ADDRESS:PORT FLOWS` holds sockets open for them. `udp_blast echo ADDRESS:PORT` returns each datagram.
+//! `udp_blast ping ADDRESS:PORT SECONDS RATE` sends RATE requests a second to it, and sleeps between them. It
+//! prints the number of replies, and p50 and p99 of one way (half of a round trip) in microseconds. Standard
+//! library only, so that plain `rustc -O` builds it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
