@@ -12,7 +12,7 @@
 //! ([`heddle_datapath_api::LbOutput`]), and stay valid when buckets move.
 //!
 //! * [`config`]: settings. * [`entry`]: one bond with its LACP, and the table of all.
-//! * [`machine`], [`rebalance`]: the decisions. * [`texts`], [`show`]: answers to commands.
+//! * [`machine`], [`rebalance`]: the decisions. * [`texts`], [`show`]: replies to commands.
 //!
 //! **Order of locks.** `all` is the last one: with it held, only bonds are called.
 

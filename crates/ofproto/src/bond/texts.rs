@@ -1,4 +1,4 @@
-//! Answers to `bond/show`, `bond/list`, `lacp/show` and their like.
+//! Replies to `bond/show`, `bond/list`, `lacp/show` and their like.
 
 use super::entry::BondEntry;
 use super::{Bonds, Mode, NO_BOND, NO_LACP};

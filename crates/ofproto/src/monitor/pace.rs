@@ -1,4 +1,4 @@
-//! How late the threads are that do the work.
+//! Delays of the threads that do the work.
 
 use heddle_datapath_api::Posted;
 
