@@ -12,6 +12,7 @@ mod bridge;
 mod check;
 mod conf;
 mod db;
+mod eswitch;
 mod files;
 mod interrupts;
 mod pci;
@@ -69,7 +70,7 @@ impl Node {
         let mut comes = false;
         for (target, value) in wanted(&self.conf)? {
             if !target.is_possible() && !comes {
-                bail!("{target}: there is no such device");
+                bail!("{target}: {}", target.why_impossible());
             }
             let now = self.now(&target)?;
             if now != value {
