@@ -113,6 +113,8 @@ def scenario_pods_on_veths(lab):
     assert "offloaded:yes, dp:tc" in dump and "dp:ebpf" not in dump, dump
     shown = p.appctl("heddle/offload")
     assert "port va is served by tc in the kernel: eBPF is off" in shown, shown
+    shown = p.appctl("dpif/offload/show")
+    assert re.search(r"^  tc\n(  - .*\n)*  - va: port_no: \d+, ifindex: \d+\n", shown, re.M), shown
     p.serve("b")
     before = stats(p)
     rate = p.stream("a", "10.9.0.2", seconds=5)

@@ -146,6 +146,11 @@ impl Backend for Tc {
     fn left_ports(&self) -> Vec<(String, String)> {
         self.0.lock().others.all()
     }
+    fn providers(&self) -> Vec<(&'static str, Vec<PortNo>)> {
+        let state = self.0.lock();
+        let serves = |ifindex| state.devices.contains_key(&ifindex) && state.serves(ifindex);
+        vec![(self.name(), state.ports.on(serves))]
+    }
     fn served_ports(&self) -> Vec<(String, String)> {
         self.0.lock().served_ports()
     }
