@@ -1,5 +1,5 @@
-//! The kernel's own tunnel devices. Those here have no peer and no identifier of their own: each packet that
-//! is sent by one brings its tunnel's key (`collect_md`, in iproute2 `external`).
+//! The kernel's own tunnel devices, without a peer and an identifier of their own (`collect_md`, in iproute2
+//! `external`). Each packet that is sent by such a device brings its tunnel's key.
 //!
 //! A device binds the UDP port of its tunnels, and gives received packets to the host's stack with their
 //! tunnel's key.
@@ -120,7 +120,7 @@ mod tests {
             links.bring_up(device.ifindex, 77).unwrap();
             let again = tunnels.make(TunnelLinkKind::Vxlan, 4789, 77).unwrap_err();
             assert_eq!(again.raw_os_error(), Some(libc::EEXIST));
-            // Its port is in use.
+            // The device has the port.
             let port = std::net::UdpSocket::bind("0.0.0.0:4789").unwrap_err();
             assert_eq!(port.kind(), io::ErrorKind::AddrInUse);
             tunnels.remove(device.ifindex).unwrap();
