@@ -115,7 +115,8 @@ impl TunnelDevices {
         let made = self.make(batch, id).map_err(|error| {
             let errno = error.raw_os_error().unwrap_or(Errno::TIMEDOUT.raw_os_error());
             match Errno::from_raw_os_error(errno) {
-                Errno::EXIST | Errno::ADDRINUSE => {
+                // Geneve reports `EPERM`. Without the right to make devices, there are no filters either.
+                Errno::EXIST | Errno::ADDRINUSE | Errno::PERM => {
                     Why::Tunnel("needs a device of the kernel whose name or UDP port another program has")
                 }
                 _ => Why::TunnelDevice(errno),
@@ -134,7 +135,7 @@ impl TunnelDevices {
                 Ok(ifindex)
             }
             Err(why) => {
-                log::warn!(target: "netdev_offload", per_min = 5, burst = 5; "{name}: flows into its tunnels stay with workers, because the tunnel {why}");
+                log::warn!(target: "netdev_offload", per_min = 5, burst = 5; "{name} is not made, so flows stay with workers: {why}");
                 self.failed.insert(id, why);
                 Err(why)
             }
@@ -177,22 +178,24 @@ impl TunnelDevices {
         let is_there = |id: &TunnelId, device: &TunnelDevice| {
             links.ifindex(&id.0.device_name(id.1)).ok() == Some(device.ifindex)
         };
-        let gone: Vec<TunnelId> = self
-            .all
-            .extract_if(.., |id, d| !is_there(id, d))
-            .map(|(id, _)| id)
-            .collect();
-        let due = |device: &mut TunnelDevice| {
+        let all = self.all.iter();
+        let gone = all
+            .filter(|(id, device)| !is_there(id, device))
+            .map(|(id, _)| *id);
+        let gone: Vec<TunnelId> = gone.collect();
+        self.all.retain(|id, _| !gone.contains(id));
+        self.all.retain(|id, device| {
             device.idle_calls = if keep || device.flows > 0 {
                 0
             } else {
                 device.idle_calls + 1
             };
-            device.idle_calls > IDLE_CALLS
-        };
-        for (id, device) in self.all.extract_if(.., |_, d| due(d)) {
-            remove(id, &device);
-        }
+            let is_due = device.idle_calls > IDLE_CALLS;
+            if is_due {
+                remove(*id, device);
+            }
+            !is_due
+        });
         gone
     }
     /// Removes all devices.
