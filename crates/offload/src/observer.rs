@@ -225,8 +225,8 @@ impl Offload {
     pub fn served_ports(&self) -> Vec<(String, String)> {
         self.0.lock().backend.served_ports()
     }
-    /// The back ends in the order in which flows are offered to them: their names, and the ports whose flows
-    /// they may have, with the index of the port's device.
+    /// The back ends, in the order in which flows are offered to them. Each has a name, and the ports whose
+    /// flows it may have, with the index of the port's device.
     pub fn providers(&self) -> Vec<(&'static str, Vec<(PortNo, u32)>)> {
         let inner = self.0.lock();
         let with_index = |no: PortNo| Some((no, inner.ports.get(&no)?.0));

@@ -8,7 +8,7 @@
 //! **Deviation** from RFC 8926, section 3.4: the header's bit "critical options present" is not set, since the
 //! action has no attribute for it. The options themselves have the bit. Open vSwitch's filters do the same.
 //!
-//! **Checksums.** The device writes an outer UDP checksum, unless the action says `nocsum`.
+//! **Checksums.** The device writes an outer UDP checksum, unless the action has `nocsum`.
 
 use super::attrs::{self, TunnelKey};
 use super::tunnel_devices::TunnelId;
