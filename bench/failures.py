@@ -2,7 +2,9 @@
 
 A switch has a bond of two links to a peer, which is always Debian's ovs-vswitchd. Between the two there is a wire that
 can lose its carrier, or everything that it carries. Pod a of the switch sends numbered packets of some flows to pod b of
-the peer.
+the peer. Their numbers are read at the wire and by pod b. At the wire, one socket sees both links in the order in which the
+switch sends. The peer reads its two links in turns, so it changes the order. Its queues are short, so it loses packets when
+it is late. Only the numbers at the wire are the switch's own.
 """
 
 import json
@@ -12,6 +14,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 
 sys.path[:0] = [os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests")]
 from lab import REFERENCE, daemon_path  # noqa: E402
@@ -20,7 +23,7 @@ from lab.shell import Trace, wait_for  # noqa: E402
 from lab.switch import Switch  # noqa: E402
 
 SWITCHES = ("heddle", "ovs")
-PORT, FLOWS, SO_RCVBUFFORCE = 5005, 16, 33
+PORT, FLOWS, SO_RCVBUFFORCE, ETH_P_ALL = 5005, 16, 33, 3
 # Both switches move load to a link that came later, within a second.
 TCP = ("bond_mode=balance-tcp", "lacp=active", "other_config:lacp-time=fast", "other_config:bond-rebalance-interval=1000")
 BACKUP = ("bond_mode=active-backup", "other_config:bond-primary=m1")
@@ -33,6 +36,8 @@ CASES = {
     "BFD time-out, active-backup": (BACKUP, True),
     "all buckets move, balance-tcp": ((*TCP, "bond_updelay=500"), False),
 }
+# Losses are counted in slots of the time at which the packets were sent, seconds.
+SLOT_S = 0.1
 # A process in Python sends no more than this steadily.
 MAX_PER_SECOND = 4000
 # Seconds before the failure, in which the load spreads.
@@ -42,44 +47,89 @@ AFTER = {"LACP": 6, "all ": 5}
 
 
 def send(per_second, seconds):
-    """Sends packets of all flows in turn, each with its flow and number. Prints their number by flow."""
+    """Sends packets of all flows in turn, each with its flow, its number, and the slot of time. Prints their number by slot."""
     socks = []
     for _ in range(FLOWS):
         sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         sock.connect(("10.1.0.2", PORT))
         socks.append(sock)
-    began, n = time.monotonic(), 0
-    while (now := time.monotonic() - began) < seconds:
-        socks[n % FLOWS].send(b"%d %d".ljust(64, b".") % (n % FLOWS, n // FLOWS))
+    began, n, sent = time.monotonic(), 0, Counter()
+    while (now := time.monotonic()) < began + seconds:
+        slot = int(now / SLOT_S)
+        socks[n % FLOWS].send((b"%d %d %d" % (n % FLOWS, n // FLOWS, slot)).ljust(64, b"."))
+        sent[slot] += 1
         n += 1
-        if (ahead := n / per_second - now) > 0:
+        if (ahead := n / per_second - (now - began)) > 0:
             time.sleep(ahead)
-    print(n)
+    print(json.dumps(sent))
+
+
+class Numbers:
+    """Packets of the stream as they come: their number, late ones, and the longest time between two of one flow."""
+
+    def __init__(self):
+        self.seen, self.last, self.at, self.late, self.silence = set(), {}, {}, 0, 0.0
+        self.got = Counter()
+
+    def add(self, data):
+        now = time.monotonic()
+        flow, number, slot = map(int, data.rstrip(b".").split())
+        self.got[slot] += (flow, number) not in self.seen
+        self.late += number < self.last.get(flow, -1)
+        self.last[flow] = max(number, self.last.get(flow, -1))
+        self.silence = max(self.silence, now - self.at.get(flow, now))
+        self.at[flow] = now
+        self.seen.add((flow, number))
+
+    def report(self):
+        print(json.dumps({"got": self.got, "late": self.late, "silence_ms": self.silence * 1000}))
+
+
+def packets(sock, seconds):
+    """Packets and their sources from a socket, until nothing comes for two seconds; the first may take `seconds`."""
+    sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)
+    sock.settimeout(0.2)
+    print("ready", flush=True)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            data, source = sock.recvfrom(2048)
+        except TimeoutError:
+            continue
+        if (yield data, source):
+            end = time.monotonic() + 2
+
+
+def follow(sock, seconds, payload):
+    """Reads numbers from a socket, and prints the result. `payload` returns None for packets of others."""
+    numbers, stream = Numbers(), packets(sock, seconds)
+    found = next(stream, None)
+    while found is not None:
+        if (data := payload(*found)) is not None:
+            numbers.add(data)
+        try:
+            found = stream.send(data is not None)
+        except StopIteration:
+            break
+    numbers.report()
 
 
 def receive(seconds):
-    """Receives until nothing comes for a second. Prints the numbers of packets and of late ones, and the longest time
-    between two packets of one flow, ms."""
+    """The numbers that pod b receives."""
     sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 8 << 20)
     sock.bind(("", PORT))
-    sock.settimeout(seconds)
-    print("ready", flush=True)
-    seen, last, late, silence, at = set(), {}, 0, 0.0, {}
-    while True:
-        try:
-            data = sock.recv(2048)
-        except TimeoutError:
-            break
-        sock.settimeout(2)
-        now = time.monotonic()
-        flow, number = map(int, data.rstrip(b".").split())
-        late += number < last.get(flow, -1)
-        last[flow] = max(number, last.get(flow, -1))
-        silence = max(silence, now - at.get(flow, now))
-        at[flow] = now
-        seen.add((flow, number))
-    print(json.dumps({"got": len(seen), "late": late, "silence_ms": silence * 1000}))
+    follow(sock, seconds, lambda data, _: data)
+
+
+def watch(seconds):
+    """The numbers of the packets that the switch sends by both links, in their order."""
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+
+    def payload(data, source):
+        is_stream = source[0] in ("a0", "a1") and source[2] != socket.PACKET_OUTGOING and data[12:14] == b"\x08\0" and \
+            data[23] == socket.IPPROTO_UDP and data[36:38] == PORT.to_bytes(2, "big")
+        return data[42:] if is_stream else None
+    follow(sock, seconds, payload)
 
 
 class Pair:
@@ -182,28 +232,40 @@ class Pair:
     def measure(self, case, per_second):
         """Packets that a stream loses across a failure."""
         after = next((s for key, s in AFTER.items() if case.startswith(key)), 3)
-        inside = lambda ns, *words: ["ip", "netns", "exec", ns, sys.executable, os.path.join(self.here, "failures.py"), *map(str, words)]  # noqa: E731
-        receiver = subprocess.Popen(inside(self.pods[1], "receive", 20), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        sender = None
+        running = []
+
+        def begin(ns, *words):
+            running.append(subprocess.Popen(
+                ["ip", "netns", "exec", ns, sys.executable, os.path.join(self.here, "failures.py"), *map(str, words)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
+            return running[-1]
         try:
-            assert receiver.stdout.readline() == "ready\n"
-            sender = subprocess.Popen(inside(self.pods[0], "send", per_second, BEFORE + 1 + after), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+            readers = [begin(self.wire, "watch", 20), begin(self.pods[1], "receive", 20)]
+            for reader in readers:
+                assert reader.stdout.readline() == "ready\n"
+            sender = begin(self.pods[0], "send", per_second, BEFORE + 1 + after)
             time.sleep(BEFORE)
             link = self.busier_link()
+            failed = int(time.monotonic() / SLOT_S)
             if case.startswith("carrier"):
                 self.unplug(link)
             elif case.startswith("all "):
                 self.move_buckets(after - 1.5)
             else:
                 self.cut(link)
-            sent = int(sender.communicate(timeout=60)[0])
-            result = json.loads(receiver.communicate(timeout=60)[0])
+            sent = json.loads(sender.communicate(timeout=60)[0])
+            wire, pod = (json.loads(reader.communicate(timeout=60)[0]) for reader in readers)
         finally:
-            for process in (receiver, sender):
-                if process and process.poll() is None:
+            for process in running:
+                if process.poll() is None:
                     process.kill()
                     process.wait()
-        return {"sent": sent, "lost": sent - result["got"], "late": result["late"], "silence_ms": result["silence_ms"]}
+        def lost(numbers, is_due):
+            return sum(n - numbers["got"].get(slot, 0) for slot, n in sent.items() if is_due(int(slot)))
+        # The slot before the failure has packets that were under way.
+        return {"sent": sum(sent.values()), "before": lost(pod, lambda slot: slot < failed - 1),
+                "unsent": lost(wire, lambda slot: slot >= failed - 1), "late": wire["late"],
+                "lost": lost(pod, lambda slot: slot >= failed - 1), "pod_late": pod["late"], "silence_ms": pod["silence_ms"]}
 
     def close(self):
         for switch in self.switches:
@@ -225,4 +287,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "send":
         send(float(sys.argv[2]), float(sys.argv[3]))
     else:
-        receive(float(sys.argv[2]))
+        {"receive": receive, "watch": watch}[sys.argv[1]](float(sys.argv[2]))

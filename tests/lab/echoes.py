@@ -1,6 +1,7 @@
 """Numbered messages that a program in a guest echoes, and pings from there: silences, losses, duplicates.
 
-The guest begins all connections, so that they cross translation of its address. Times are those of this machine.
+The guest begins all connections, so that they cross translation of its address. Times are those of this machine. The
+kernel's time stamps are used for packets, so that a late thread of this program does not look like a late packet.
 """
 
 import select
@@ -8,11 +9,24 @@ import socket
 import struct
 import threading
 import time
+from typing import NamedTuple
 
 TCP_PORT, UDP_PORT = 7001, 7002
 INTERVAL_S, SLOW_INTERVAL_S = 0.01, 0.25
 _NUMBER = struct.Struct("!Q")
 _ECHO_REQUEST = 8
+_SO_TIMESTAMPNS = 35
+_TIMESPEC = struct.Struct("@qq")
+
+
+class Frame(NamedTuple):
+    """A frame at one of the guest's devices. Pings of the guest, datagrams and their echoes have a number. Any other
+    frame of the guest is of kind `other`."""
+
+    at: float
+    device: str
+    kind: str
+    number: int
 
 
 class Flow:
@@ -21,8 +35,6 @@ class Flow:
     def __init__(self, name, interval_s):
         self.name, self.interval_s = name, interval_s
         self.sent, self.due, self.arrivals, self.buffer, self.error = 0, 0.0, [], b"", None
-        # The time at which each message was sent.
-        self.times = []
 
     def lost(self):
         """Number of messages without an echo, and number of echoes beyond the first of each."""
@@ -40,13 +52,17 @@ class Echoes:
 
     def __init__(self, net, ns, device, address, seen):
         self.address, self.seen = address, socket.inet_aton(seen)
-        self.raw = net.raw(ns, device)
+        # The kernel's stamps have the time of day.
+        self.time_base = time.monotonic() - time.time()
+        self.raw = self._stamped(net.raw(ns, device))
         self.listener = net.socket(ns, lambda: self._bound(socket.SOCK_STREAM, TCP_PORT))
         self.listener.listen(64)
-        self.udp = net.socket(ns, lambda: self._bound(socket.SOCK_DGRAM, UDP_PORT))
+        self.udp = self._stamped(net.socket(ns, lambda: self._bound(socket.SOCK_DGRAM, UDP_PORT)))
         self.udp_peer = None
-        # At the guest's devices (`watch`): datagrams to the guest, and its pings.
-        self.devices, self.delivered, self.left = [], Flow("UDP at the guest's devices", 0), Flow("ping at the guest's devices", 0)
+        # Names of the guest's devices by socket (`watch`), and the frames there.
+        self.devices, self.frames = {}, []
+        # The time at which each datagram left the server.
+        self.sent_at = {}
         # Datagrams from another address than the first: another translation.
         self.strangers = 0
         self.pings, self.datagrams, self.streams = Flow("ping", 0), Flow("UDP", INTERVAL_S), {}
@@ -55,10 +71,25 @@ class Echoes:
         self.draining = threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
-    def watch(self, net, ns, device, guest):
-        """Also notes the packets to and from the guest's address at a tap. Call it before start()."""
-        self.guest = socket.inet_aton(guest)
-        self.devices.append(net.raw(ns, device))
+    def watch(self, net, ns, device, guest, mac, name):
+        """Also notes the frames of the guest at a device of this machine: a tap, or the output of a mirror. Call it
+        before start()."""
+        self.guest, self.mac = socket.inet_aton(guest), bytes.fromhex(mac.replace(":", ""))
+        self.devices[self._stamped(net.raw(ns, device))] = name
+
+    @staticmethod
+    def _stamped(sock):
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+        return sock
+
+    def _read(self, sock):
+        """A packet, its source, and the time of its arrival."""
+        data, ancillary, _, source = sock.recvmsg(2048, 512)
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == _SO_TIMESTAMPNS:
+                seconds, nanoseconds = _TIMESPEC.unpack_from(content)
+                return data, source, seconds + nanoseconds / 1e9 + self.time_base
+        return data, source, time.monotonic()
 
     def _bound(self, kind, port):
         sock = socket.socket(socket.AF_INET, kind)
@@ -100,37 +131,33 @@ class Echoes:
             else:
                 sock.sendall(data)
             flow.sent += 1
-            flow.times.append(time.monotonic())
         except OSError as exc:
             flow.error = exc
 
     def _receive(self, sock, now):
         if sock is self.raw:
-            frame, source = sock.recvfrom(2048)
-            if (source[2] != socket.PACKET_OUTGOING and frame[12:14] == b"\x08\0" and frame[23] == socket.IPPROTO_ICMP
-                    and frame[26:30] == self.seen and frame[34] == _ECHO_REQUEST):
-                self.pings.arrivals.append((now, int.from_bytes(frame[40:42], "big")))
-        elif sock in self.devices:
-            frame, source = sock.recvfrom(2048)
+            frame, source, at = self._read(sock)
             if frame[12:14] != b"\x08\0":
                 return
-            if source[2] != socket.PACKET_OUTGOING:
-                if frame[23] == socket.IPPROTO_ICMP and frame[26:30] == self.guest and frame[34] == _ECHO_REQUEST:
-                    self.left.arrivals.append((now, int.from_bytes(frame[40:42], "big")))
-            elif frame[23] == socket.IPPROTO_UDP and frame[30:34] == self.guest and frame[34:36] == UDP_PORT.to_bytes(2, "big"):
-                self.delivered.arrivals.append((now, _NUMBER.unpack_from(frame, 42)[0]))
+            if source[2] == socket.PACKET_OUTGOING:
+                if frame[23] == socket.IPPROTO_UDP and frame[30:34] == self.seen and frame[34:36] == UDP_PORT.to_bytes(2, "big"):
+                    self.sent_at[_NUMBER.unpack_from(frame, 42)[0]] = at
+            elif frame[23] == socket.IPPROTO_ICMP and frame[26:30] == self.seen and frame[34] == _ECHO_REQUEST:
+                self.pings.arrivals.append((at, int.from_bytes(frame[40:42], "big")))
+        elif sock in self.devices:
+            self._note(sock)
         elif sock is self.listener:
             stream = sock.accept()[0]
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream.setblocking(False)
             self.streams[stream] = Flow(f"TCP {len(self.streams)}", SLOW_INTERVAL_S if self.streams else INTERVAL_S)
         elif sock is self.udp:
-            data, peer = sock.recvfrom(2048)
+            data, peer, at = self._read(sock)
             self.udp_peer = self.udp_peer or peer
             if peer != self.udp_peer:
                 self.strangers += 1
             elif len(data) == _NUMBER.size:
-                self.datagrams.arrivals.append((now, _NUMBER.unpack(data)[0]))
+                self.datagrams.arrivals.append((at, _NUMBER.unpack(data)[0]))
         else:
             flow = self.streams[sock]
             try:
@@ -145,20 +172,21 @@ class Echoes:
                 flow.arrivals.append((now, _NUMBER.unpack_from(flow.buffer)[0]))
                 flow.buffer = flow.buffer[_NUMBER.size:]
 
-    def through_switches(self):
-        """For both directions, from the guest first: packets lost between the guest's device and the server, and the
-        longest time on the way, seconds."""
-        first = {}
-        for at, number in reversed(self.left.arrivals):
-            first[number] = at
-        return [self._way(first, self.pings), self._way(dict(enumerate(self.datagrams.times)), self.delivered)]
-
-    def _way(self, sent, flow):
-        arrived = {}
-        for at, number in reversed(flow.arrivals):
-            arrived[number] = at
-        lost = sum(number not in arrived for number in sent)
-        return lost, max((arrived[number] - at for number, at in sent.items() if number in arrived), default=0.0)
+    def _note(self, sock):
+        """Notes a frame at one of the guest's devices."""
+        frame, source, at = self._read(sock)
+        # The guest's broadcasts come back to the devices that it has left.
+        kind, number = "other" if frame[6:12] == self.mac and source[2] != socket.PACKET_OUTGOING else None, -1
+        if frame[12:14] == b"\x08\0":
+            protocol, port = frame[23], UDP_PORT.to_bytes(2, "big")
+            if frame[26:30] == self.guest and protocol == socket.IPPROTO_ICMP and frame[34] == _ECHO_REQUEST:
+                kind, number = "ping", int.from_bytes(frame[40:42], "big")
+            elif frame[26:30] == self.guest and protocol == socket.IPPROTO_UDP and frame[36:38] == port and len(frame) >= 50:
+                kind, number = "echo", _NUMBER.unpack_from(frame, 42)[0]
+            elif frame[30:34] == self.guest and protocol == socket.IPPROTO_UDP and frame[34:36] == port:
+                kind, number = "datagram", _NUMBER.unpack_from(frame, 42)[0]
+        if kind:
+            self.frames.append(Frame(at, self.devices[sock], kind, number))
 
     def finish(self, patience=20):
         """Waits for the last echoes of the streams. Returns the numbers of streams and of those that lived:
@@ -171,7 +199,6 @@ class Echoes:
         self.thread.join(10)
         whole = [flow for flow in self.streams.values()
                  if not flow.error and [number for _, number in flow.arrivals] == list(range(flow.sent))]
-        self.delivered.sent = self.datagrams.sent
         for sock in (self.raw, self.listener, self.udp, *self.devices, *self.streams):
             sock.close()
         return len(self.streams), len(whole)

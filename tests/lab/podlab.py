@@ -110,7 +110,8 @@ class PodLab:
         self.run(f"kill -{signal} $(cat {RUN}/vswitchd.pid); rm -f {RUN}/vswitchd.pid")
 
     def vsctl(self, command, check=True):
-        return self.run(f"ovs-vsctl --db=unix:{RUN}/db.sock --timeout=50 {command}", check=check).strip()
+        # Without warnings about a slow processor, which would be part of the output.
+        return self.run(f"ovs-vsctl -vconsole:off --db=unix:{RUN}/db.sock --timeout=50 {command}", check=check).strip()
 
     def appctl(self, command):
         return self.run(f"ovs-appctl --timeout=30 -t {RUN}/vswitchd.ctl {command}")

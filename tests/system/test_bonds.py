@@ -3,6 +3,7 @@
 
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -26,7 +27,7 @@ SO_RCVBUFFORCE = 33
 class Pair:
     """A switch and a peer, joined by links m0-n0, m1-n1 and so on, each with a pod: a (10.1.0.1), b (10.1.0.2)."""
 
-    def __init__(self, lab, links=2, peer_bond=TCP, bond=TCP, offload=False):
+    def __init__(self, lab, links=2, peer_bond=TCP, bond=TCP, offload=False, peer_binary=REFERENCE):
         if not os.access(REFERENCE, os.X_OK):
             raise Skip("no ovs-vswitchd on this machine")
         self.lab, self.links = lab, links
@@ -35,7 +36,7 @@ class Pair:
             self.sw.vsctl("set", "open_vswitch", ".", "other_config:hw-offload=true")
             self.sw.stop_daemon()
             self.sw.start_daemon()
-        self.peer = lab.switch(binary=REFERENCE)
+        self.peer = lab.switch(binary=peer_binary)
         for switch in (self.sw, self.peer):
             lab.bridge(switch)
         for n in range(links):
@@ -213,19 +214,74 @@ def scenario_a_silent_partner_times_out(lab):
     assert stream.stop() == 0
 
 
+class View:
+    """Reads a switch's own end of its LACP links again and again. `changed` has the views that differ from the first."""
+
+    def __init__(self, switch):
+        self.control, self.changed, self.readings = switch.unixctl(), [], 0
+        self.first = self.read()
+        self.ending = threading.Event()
+        self.thread = threading.Thread(target=self.follow, daemon=True)
+        self.thread.start()
+
+    def read(self):
+        self.readings += 1
+        return re.findall(r"member: .*|may_enable: .*|actor state: .*", self.control.call("lacp/show", "bond0"))
+
+    def follow(self):
+        while not self.ending.wait(0.02):
+            view = self.read()
+            if view != self.first and view not in self.changed:
+                self.changed.append(view)
+
+    def stop(self):
+        self.ending.set()
+        self.thread.join()
+        self.control.close()
+
+
+# The partner waits for 90 seconds with this: no machine is too busy for a restart in that time.
+SLOWLY = ("bond_mode=balance-tcp", "lacp=active", "other_config:lacp-time=slow")
+
+
+@limit(300)
 def scenario_a_restart_within_the_timeout(lab):
-    """The peer does not notice a restart that is faster than LACP's timeout."""
-    pair = Pair(lab)
+    """The partner does not notice a restart within three intervals, also of a daemon that was killed. Its links stay
+    current and distribute all the time."""
+    restarts(lab, Pair(lab, peer_bond=SLOWLY, bond=SLOWLY))
+
+
+@limit(300)
+def scenario_a_restart_beside_a_partner_of_its_kind(lab):
+    """The same, and the partner is a second daemon of the tested kind."""
+    restarts(lab, Pair(lab, peer_bond=SLOWLY, bond=SLOWLY, peer_binary=None))
+
+
+def restarts(lab, pair):
     pair.wait_negotiated()
     pair.ping()
-    before = pair.peer.log()
-    pair.sw.stop_daemon()
-    pair.sw.start_daemon()
-    pair.wait_negotiated()
-    pair.ping()
+    view, log = View(pair.peer), pair.peer.log()
+    assert len(view.first) == 6 and view.first[0].endswith("current attached") and view.first[1] == "may_enable: true", view.first
+    assert view.first[2].endswith("synchronized collecting distributing"), view.first
+    for sig in (signal.SIGTERM, signal.SIGKILL):
+        before, began = received(pair.peer), time.monotonic()
+        pair.sw.stop_daemon(sig)
+        pair.sw.start_daemon()
+        pair.wait_negotiated()
+        lab.trace.note(f"{sig.name}: {time.monotonic() - began:.1f} s until both ends use both links")
+        pair.ping()
+        wait_for("messages of the new daemon", lambda before=before: received(pair.peer) >= before + 2, 30)
+    view.stop()
+    assert not view.changed and view.readings > 20, (view.first, view.changed, view.readings)
     stats = pair.peer.appctl("lacp/show-stats", "bond0")
-    assert stats.count("Link Expired: 0") == 2 and stats.count("Link Defaulted: 0") == 2, stats
-    assert pair.peer.log() == before, pair.peer.log()
+    for line in ("Link Expired: 0", "Link Defaulted: 0"):
+        assert stats.count(line) == 2, stats
+    assert pair.peer.log() == log, pair.peer.log()
+
+
+def received(switch):
+    """Messages that all links have received."""
+    return sum(map(int, re.findall(r" RX PDUs: (\d+)", switch.appctl("lacp/show-stats", "bond0", quiet=True))))
 
 
 def scenario_active_backup_with_a_primary(lab):
@@ -537,10 +593,16 @@ def scenario_a_device_stands_for_the_bond(lab):
     host.send(frames.ethernet("ff:ff:ff:ff:ff:ff", "02:00:00:00:00:77", 0x88b5, mark))
     for sock, want in ((b, lambda f: mark in f), (host, lambda f: f[:6] == b"\xff" * 6)):
         assert receive(sock, want, 1) is None
+    before = dict(map(reversed, numbers()))
     pair.sw.stop_daemon()
+    # A port that is added meanwhile takes no number of the others either.
+    pair.sw.vsctl("--no-wait", "add-port", "br0", "later0", "--", "set", "interface", "later0", "type=internal")
     pair.sw.start_daemon()
     pair.ping()
-    assert "bond0" in dict(map(reversed, numbers())), numbers()
+    after = dict(map(reversed, numbers()))
+    assert "bond0" in after and "later0" in after, after
+    kept = before.keys() - {"bond0"}
+    assert {name: before[name] for name in kept} == {name: after[name] for name in kept}, (before, after)
     pair.sw.vsctl("set", "port", "bond0", "bond_fake_iface=false")
     assert "bond0" not in dict(map(reversed, numbers())), numbers()
     assert "bond0" not in lab.net.ip(pair.sw.netns, "link", "show")

@@ -96,7 +96,7 @@ class Service:
         made = self.lab.net.socket(self.pods[pod], lambda: socket.socket(family, socket.SOCK_DGRAM))
         self.lab.cleanups.append(made.close)
         made.bind(("::" if self.v6 else "0.0.0.0", port))
-        made.settimeout(0.5)
+        made.settimeout(5)
         return made
 
     def backend(self, name):

@@ -111,7 +111,7 @@ def migrated(lab, status, refuse=""):
         lab,
         # The port is there after a while; the file is what the export writes.
         ssh=f'shift; case "$*" in *prepare*) [ -e {{0}}/port ];; *import*) read -r file; [ "$file" = connections ];; *) "$@" ;; esac',
-        heddle=f'[ "$2" = export ] && echo connections\n[ "$2" != "{refuse}" ]',
+        heddle=f'[ "$2" != "{refuse}" ] || exit 1\n[ "$2" != export ] || echo connections',
         virsh='case $1 in event) sleep 0.8; echo "event \'lifecycle\' for domain \'web-1\': Suspended Migrated"; exec sleep 60 ;; '
               f'migrate) sleep 0.4; touch {{0}}/port; sleep 1.2; exit {status} ;; esac')
     for name in ("ssh", "virsh"):
@@ -147,9 +147,10 @@ def scenario_a_guest_that_stays(lab):
 
 
 def scenario_a_guest_moves_without_its_connections(lab):
-    """A failed export does not stop the guest."""
+    """A failed export does not stop the guest, and is tried three times."""
     done, calls = migrated(lab, 0, refuse="export")
     assert done.returncode == 0, done
+    assert sum(call.startswith("heddle migrate export") for call in calls) == 3, calls
     assert "heddle migrate finish web-port" in calls
 
 

@@ -482,6 +482,54 @@ def scenario_connections(lab):
 
 
 @limit(200)
+def scenario_streams_without_a_reply(lab):
+    """A stream of UDP without a reply is forwarded by the program, and its first reply comes as established."""
+    sw = offloading(lab)
+    a, b = two_pods(lab, sw)
+    sw.ofctl("del-flows", "br0")
+    for rule in FIREWALL:
+        sw.ofctl("add-flow", "br0", rule)
+    lab.net.ping(a, "10.1.0.2")
+
+    def bound(address):
+        def make():
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            sock.bind((address, 7200))
+            sock.settimeout(10)
+            return sock
+        return make
+    with lab.net.socket(a, bound("10.1.0.1")) as here, lab.net.socket(b, bound("10.1.0.2")) as there:
+        here.connect(("10.1.0.2", 7200))
+        sent = 0
+
+        def forwards():
+            nonlocal sent
+            before = stats(sw)["forwarded-packets"]
+            for _ in range(20):
+                here.send(b"%d" % sent)
+                assert there.recv(100) == b"%d" % sent
+                sent += 1
+            now = stats(sw)
+            return now["connections"] == 1 and now["forwarded-packets"] - before >= 20
+        wait_for("the program to forward the stream", forwards)
+        # The first reply passes by a rule for established connections only.
+        there.sendto(b"reply", ("10.1.0.1", 7200))
+        assert here.recv(100) == b"reply"
+        shown = sw.appctl("dpctl/dump-conntrack")
+        assert shown.count("udp,") == 1, shown
+
+        def both():
+            before = stats(sw)["forwarded-packets"]
+            for _ in range(20):
+                here.send(b"there")
+                assert there.recv(100) == b"there"
+                there.sendto(b"back", ("10.1.0.1", 7200))
+                assert here.recv(100) == b"back"
+            return stats(sw)["forwarded-packets"] - before >= 40
+        wait_for("the program to forward both directions", both)
+
+
+@limit(200)
 def scenario_connections_outlive_the_switch(lab):
     """Established connections talk on while the switch is down, and the next switch tracks them on, translated ones too."""
     sw = offloading(lab)

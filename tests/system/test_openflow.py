@@ -417,7 +417,9 @@ def scenario_packet_ins_of_two_workers_in_order(lab):
         monitor = Monitor(lab, sw, "-P", "nxt_packet_in", ["100"])
         lab.net.run(a, "ping", "-q", "-c", "100", "-i", "0.005", "10.7.0.2")
         seen = wait_for("all packets", lambda: (found := re.findall(r"icmp_type=(\d)", monitor.text())) and len(found) >= 200 and found)
-        assert seen == ["8", "0"] * 100, seen
+        # On a busy machine the next request may come before the reply.
+        assert all(seen[:n].count("8") >= seen[:n].count("0") for n in range(len(seen) + 1)), seen
+        assert seen.count("0") == 100, seen
         monitor.close()
         for name in ("monitor.pid", "monitor.ctl"):
             if os.path.exists(f"{sw.dir}/{name}"):

@@ -183,7 +183,7 @@ def scenario_vhost_user(lab):
 
 def scenario_cni(lab):
     made = with_bridge(lab, f"mkdir -p /opt/cni/bin /etc/cni/net.d && cp {cni.reference()}/* target/release/heddle-cni /opt/cni/bin/",
-                       f"PATH=$PATH:{cni.REFERENCE}")
+                       f"PATH=$PATH:{cni.reference()}")
     texts = [block.text for block in blocks("docs/cni.md") if block.kind == "json"]
     # The first block is whole; some others are a piece of a list.
     for text in texts:
@@ -235,13 +235,13 @@ def scenario_kubernetes(lab):
     made.run("mkdir conf && cp storage.conflist conf/; export NETCONFPATH=$PWD/conf CNI_PATH=/opt/cni/bin CNI_IFNAME=net1")
     for pod, given in (("red", "10.42.0.5"), ("blue", "10.42.0.6")):
         made.run(f"ip netns add {pod}")
-        out = made.run(f"""CAP_ARGS='{{"ips": ["{given}/24"]}}' {cni.REFERENCE}/cnitool add storage /run/netns/{pod}""")
+        out = made.run(f"""CAP_ARGS='{{"ips": ["{given}/24"]}}' {cni.reference()}/cnitool add storage /run/netns/{pod}""")
         assert f"{given}/24" in out, out
     made.wait(PING.format("red", "10.42.0.6"))
     assert "mtu 9000" in made.run("ip -n red link show net1")
     assert made.run("ovs-vsctl --bare --columns=tag list port | grep -c 42").strip() == "2"
     for pod in ("red", "blue"):
-        made.run(f"{cni.REFERENCE}/cnitool del storage /run/netns/{pod}")
+        made.run(f"{cni.reference()}/cnitool del storage /run/netns/{pod}")
     assert made.run("ovs-vsctl list-ports br-storage").split() == ["eth1"]
 
 

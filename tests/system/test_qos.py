@@ -19,14 +19,14 @@ SINK = """
 import socket,time
 s=socket.create_server(('',{port}))
 c,_=s.accept()
-n=0; first=None
+n=0; first=None; last=0
 while True:
     d=c.recv(1<<16)
     if not d: break
     if first is None: first=time.time()
     elif time.time()-first>0.7: n+=len(d)
     last=time.time()
-print(n*8/(last-first-0.7)/1e6)
+print(n*8/(last-first-0.7)/1e6 if first else 0)
 """
 SOURCE = """
 import socket,time
@@ -38,14 +38,14 @@ while time.time()<end: c.sendall(d)
 """
 COUNT = """
 import socket,time
-s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(('',{port})); s.settimeout(2)
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(('',{port})); s.settimeout(20)
 n=0; size=0; first=None
 while True:
     try: d=s.recv(2000)
     except OSError: break
-    if first is None: first=time.time()
+    if first is None: first=time.time(); s.settimeout(2)
     n+=1; size+=len(d)+42; last=time.time()
-print(n/(last-first), size*8/(last-first)/1e6)
+print(n/(last-first) if n>1 else 0, size*8/(last-first)/1e6 if n>1 else 0)
 """
 FLOOD = """
 import socket,time

@@ -512,7 +512,7 @@ def scenario_gso_packets_that_outer_headers_make_too_long(lab):
     transfer(lab, a, b, "10.5.0.1")
 
 
-@limit(240)
+@limit(400)
 def scenario_four_thousand_tunnels(lab):
     """All of them have numbers, a flood to all of them is bounded, and they go again."""
     many = 4000

@@ -18,7 +18,7 @@
 //! demand mode (§6.6). Additions are *decay* (requesting fewer messages while the port is idle) and
 //! *forwarding if packets come in*, whatever the session's state is.
 //!
-//! **Costs.** A message in or out costs some hundred nanoseconds. Only the frame is allocated.
+//! **Costs.** A message in or out allocates its frame only.
 
 mod config;
 mod frame;

@@ -118,9 +118,9 @@ impl Undo<'_> {
             net.add_veth(&name, mtu, &peer)
                 .map_err(|e| kernel("making a veth pair", &e))?;
             self.veth = Some(name.clone());
-            if conf.bandwidth.ingress_rate > 0 {
-                host::can_limit(&net, &name)?;
-            }
+        }
+        if matches!(kind, Kind::Veth | Kind::Device) && conf.bandwidth.ingress_rate > 0 {
+            host::can_limit(&net, &name, kind)?;
         }
         self.db.add(&NewPort {
             name: &name,
@@ -163,7 +163,7 @@ impl Undo<'_> {
             Kind::VhostUser => None,
             Kind::Veth => pod.device(&args.ifname)?,
             Kind::Device => match given {
-                Some(given) => Some(given.give(&net, pod, conf, &change)?),
+                Some(given) => given.give(&net, pod, conf, &change)?,
                 None => None,
             },
             _ => Some(match pod.born(&args.ifname, &name, &change)? {

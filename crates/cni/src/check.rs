@@ -3,6 +3,7 @@
 use crate::args::Args;
 use crate::conf::{Conf, mac_text};
 use crate::db::{Db, KIND};
+use crate::device::is_passed;
 use crate::error::{Code, Failure, fail, kernel};
 use crate::kind::Kind;
 use crate::pod::Pod;
@@ -41,7 +42,7 @@ pub(crate) fn check(args: &Args, conf: &Conf) -> Result<(), Failure> {
     {
         return db::no_bridge(bridge);
     }
-    if interface.id(KIND) != "vhost-user" {
+    if interface.id(KIND) != "vhost-user" && !is_passed(interface) {
         device(args, conf, &pod, &Value::Object(result))?;
     }
     if let Some(ipam) = conf.ipam()? {

@@ -9,18 +9,23 @@ use heddle_sys::qdisc::{Qdisc, Qdiscs};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Fails if the kernel lacks the queueing discipline by which the switch limits the packets to a veth's pod.
-/// The switch replaces the one that is made here as a test.
-pub(crate) fn can_limit(host: &NetConfig, name: &str) -> Result<(), Failure> {
+/// Fails if the kernel lacks the queueing discipline by which the switch limits the packets to the pod of a
+/// veth or a representor. The one that is made here as a test is removed.
+pub(crate) fn can_limit(host: &NetConfig, name: &str, kind: Kind) -> Result<(), Failure> {
     let Some(device) = host.device(name).map_err(|e| kernel(name, &e))? else {
         return fail(Code::Device, format!("the device {name} is gone"));
     };
-    match Qdiscs::new().and_then(|all| all.make(device.ifindex, &Qdisc::Htb)) {
+    let made = Qdiscs::new().and_then(|all| {
+        all.make(device.ifindex, &Qdisc::Htb)?;
+        all.remove(device.ifindex)
+    });
+    match made {
         Ok(()) => Ok(()),
         Err(e) => fail(
             Code::NoKind,
             format!(
-                "bandwidth: the kernel cannot limit kind veth ({}): use kind internal or vduse",
+                "bandwidth: the kernel cannot limit kind {} ({}): use kind internal or vduse",
+                kind.name(),
                 heddle_sys::errno_text(&e)
             ),
         ),

@@ -134,12 +134,12 @@ impl Sysfs {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
     /// A card with two virtual functions. `ports`: `phys_port_name` of their representors.
-    fn card(ports: [&str; 2]) -> (tempfile::TempDir, Sysfs) {
+    pub(crate) fn card(ports: [&str; 2]) -> (tempfile::TempDir, Sysfs) {
         let dir = tempfile::tempdir().unwrap();
         let write = |path: &str, text: &str| {
             let path = dir.path().join(path);

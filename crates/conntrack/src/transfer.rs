@@ -24,7 +24,7 @@ pub use import::{Imported, Refusal};
 use crate::action::{CtHelper, NatEnd};
 use crate::protocol::tcp::{MAX_SCALE, Peer, Scale};
 use crate::scan::Seen;
-use crate::table::record::{DNAT, IMPORTED, LOOSE, OFFLOADED, Phase, RELATED, RELEARN, SNAT, UNTRIED};
+use crate::table::record::{DNAT, HAD, IMPORTED, LOOSE, OFFLOADED, Phase, RELATED, RELEARN, SNAT, UNTRIED};
 use crate::track::Conntrack;
 use crate::track::helper::{self, Parent};
 use crate::tuple::Tuple;
@@ -102,6 +102,24 @@ fn is_tuple(t: &Tuple) -> bool {
 }
 
 impl ConnCopy {
+    /// A connection without translation, helper and TCP states. Packets of both directions were seen.
+    pub fn new(orig: Tuple, left_ms: u64) -> Self {
+        Self {
+            orig,
+            reply: orig.reversed(),
+            nat: None,
+            parent: None,
+            helper: None,
+            mark: 0,
+            label: 0,
+            left_ms,
+            tcp: None,
+            loose: false,
+            phase: Phase::Both,
+            skews: [0; 2],
+            expected: Vec::new(),
+        }
+    }
     /// Refuses values that no tracker makes.
     ///
     /// # Errors
@@ -180,9 +198,19 @@ impl Seen<'_> {
     pub fn is_imported(&self) -> bool {
         self.record.state() & IMPORTED != 0
     }
-    /// Finishes the move of an imported connection: from now on its TCP windows are checked as usual.
+    /// Whether the tracker had the connection before it was imported.
+    pub fn was_here(&self) -> bool {
+        self.record.state() & HAD != 0
+    }
+    /// Finishes the move of an imported connection: from now on its TCP windows are checked as usual. If the
+    /// tracker had it before, and no segment has come since, the copy's windows are too old: the next segment
+    /// shows them.
     pub fn settle(&self) {
-        self.record.clear_state(IMPORTED | UNTRIED | RELEARN);
+        let state = self.record.state();
+        if state & HAD != 0 && state & UNTRIED != 0 && state & RELEARN != 0 {
+            self.record.set_state(LOOSE);
+        }
+        self.record.clear_state(IMPORTED | UNTRIED | RELEARN | HAD);
     }
     /// Copies the connection for another tracker.
     pub fn copy(&self) -> ConnCopy {

@@ -33,6 +33,7 @@ fn conn(number: u32) -> Offloadable {
             generation: 0,
         },
         zone: 7,
+        replied: true,
         orig,
         reply,
         snat: false,

@@ -94,8 +94,7 @@ pub struct Outgoing {
 pub enum Received {
     /// A message; the link's state is up to date with it.
     Message,
-    /// A message on a link whose carrier is down, as far as is known: it is ignored. The owner looks at the
-    /// carrier again.
+    /// A message on a link whose carrier is down, as far as is known: it is ignored.
     NoCarrier,
     /// No message.
     Nothing(PduError),
@@ -198,6 +197,11 @@ impl Aggregator {
         let before = self.links.len();
         self.links.retain(|l| keep(l.id));
         self.update |= self.links.len() != before;
+    }
+
+    /// Whether a link's device has a carrier, as far as this protocol knows.
+    pub fn has_carrier(&self, id: u32) -> bool {
+        self.links.iter().any(|l| l.id == id && l.carrier)
     }
 
     /// The carrier of a link's device has changed.
@@ -342,7 +346,7 @@ impl Aggregator {
     }
 
     /// Whether a link has a partner (`Interface.lacp_current`). `None`: there is no such link.
-    pub fn is_current(&self, id: u32) -> Option<bool> {
+    pub fn has_partner(&self, id: u32) -> Option<bool> {
         let link = self.links.iter().find(|l| l.id == id)?;
         Some(link.status != Partner::Defaulted)
     }

@@ -13,13 +13,11 @@
 //!
 //! **Deviations from IEEE 802.1AX**, all of them Open vSwitch's. One aggregation has one aggregator. A link
 //! whose partner has another system or key than the selected one stays detached, and forms no aggregation of
-//! its own (§6.4.14). Links collect and distribute at the same time (§6.4.13, coupled control). Nothing
-//! limits the number of messages within a fast period (§6.4.16); the owner may lose some. Marker messages
-//! are counted, and not replied to. An addition is the fallback to links that are attached without a partner.
-//! Other than Open vSwitch, a system that has just started announces each link as attached until it has heard
-//! a partner there: see [`Aggregator::run`].
-//!
-//! **Costs.** A message in or out costs some hundred nanoseconds.
+//! its own (§6.4.14). Links collect and distribute at the same time (§6.4.13, coupled control). The
+//! number of messages within a fast period is not limited (§6.4.16); the owner may lose some. Marker messages
+//! are counted, and not replied to. With the fallback, which is an addition, links without a partner are
+//! attached. Unlike Open vSwitch, a system that has just started announces each link as attached until it has
+//! heard a partner there: see [`Aggregator::run`].
 
 mod aggregator;
 mod frame;

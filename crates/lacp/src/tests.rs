@@ -141,9 +141,9 @@ fn silence_expires_a_link_and_leaves_the_others() {
     assert_eq!(lab.enabled(0), [true, true]);
     lab.pass(1500);
     assert_eq!(lab.enabled(0), [true, false]);
-    assert_eq!(lab.ends[0].is_current(1), Some(true));
+    assert_eq!(lab.ends[0].has_partner(1), Some(true));
     lab.pass(3500);
-    assert_eq!(lab.ends[0].is_current(1), Some(false));
+    assert_eq!(lab.ends[0].has_partner(1), Some(false));
     assert_eq!(lab.ends[0].status(), Status::Negotiated);
     // Without a partner, a link sends at the slow rate.
     lab.wires[1] = true;
@@ -198,7 +198,7 @@ fn a_restarted_system_keeps_links_whose_partner_is_heard_later() {
     assert!(fresh.may_enable(0) && !fresh.may_enable(1));
     // A link on which no partner is heard is detached in the end.
     fresh.run(now_ms + 3000);
-    assert_eq!(fresh.is_current(1), Some(false));
+    assert_eq!(fresh.has_partner(1), Some(false));
     assert!(
         !fresh
             .run(now_ms + 3010)

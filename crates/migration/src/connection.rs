@@ -281,49 +281,45 @@ fn read(r: &mut Reader<'_>) -> Result<(u16, ConnCopy), Error> {
     }
     let ipv6 = has(IPV6);
     let orig = read_tuple(r, ipv6, protocol)?;
-    let nat = match (has(SNAT), has(DNAT)) {
+    let mut c = ConnCopy::new(orig, left_ms.into());
+    c.nat = match (has(SNAT), has(DNAT)) {
         (true, _) => Some(NatEnd::Src),
         (_, true) => Some(NatEnd::Dst),
         _ => None,
     };
-    let reply = match nat {
-        Some(_) => read_tuple(r, ipv6, protocol)?,
-        None => orig.reversed(),
+    if c.nat.is_some() {
+        c.reply = read_tuple(r, ipv6, protocol)?;
+    }
+    if has(PARENT) {
+        c.parent = Some(read_tuple(r, ipv6, protocol)?);
+    }
+    c.helper = match (has(FTP), has(TFTP)) {
+        (true, _) => Some(CtHelper::Ftp),
+        (_, true) => Some(CtHelper::Tftp),
+        _ => None,
     };
-    let c = ConnCopy {
-        orig,
-        reply,
-        nat,
-        parent: match has(PARENT) {
-            true => Some(read_tuple(r, ipv6, protocol)?),
-            false => None,
-        },
-        helper: match (has(FTP), has(TFTP)) {
-            (true, _) => Some(CtHelper::Ftp),
-            (_, true) => Some(CtHelper::Tftp),
-            _ => None,
-        },
-        mark: if has(MARK) { r.u32()? } else { 0 },
-        label: if has(LABEL) { r.u128()? } else { 0 },
-        left_ms: left_ms.into(),
-        tcp: match protocol {
-            proto::TCP => Some([read_end(r)?, read_end(r)?]),
-            _ => None,
-        },
-        loose: has(LOOSE),
-        phase: match flags >> PHASE_SHIFT & 3 {
-            0 => Phase::First,
-            1 => Phase::Single,
-            2 => Phase::Both,
-            _ => return Err(Error::Malformed("flags that no connection has")),
-        },
-        skews: if has(SKEWS) { [r.u64()?, r.u64()?] } else { [0; 2] },
-        expected: if has(EXPECTED) {
-            read_expected(r)?
-        } else {
-            Vec::new()
-        },
+    if has(MARK) {
+        c.mark = r.u32()?;
+    }
+    if has(LABEL) {
+        c.label = r.u128()?;
+    }
+    if protocol == proto::TCP {
+        c.tcp = Some([read_end(r)?, read_end(r)?]);
+    }
+    c.loose = has(LOOSE);
+    c.phase = match flags >> PHASE_SHIFT & 3 {
+        0 => Phase::First,
+        1 => Phase::Single,
+        2 => Phase::Both,
+        _ => return Err(Error::Malformed("flags that no connection has")),
     };
+    if has(SKEWS) {
+        c.skews = [r.u64()?, r.u64()?];
+    }
+    if has(EXPECTED) {
+        c.expected = read_expected(r)?;
+    }
     c.check().map_err(|why| Error::Malformed(why.0))?;
     Ok((zone, c))
 }

@@ -29,21 +29,7 @@ fn plain() -> ConnCopy {
         proto: 17,
         ipv6: false,
     };
-    ConnCopy {
-        orig,
-        reply: orig.reversed(),
-        nat: None,
-        parent: None,
-        helper: None,
-        mark: 0,
-        label: 0,
-        left_ms: 30_000,
-        tcp: None,
-        loose: false,
-        phase: Phase::Both,
-        skews: [0; 2],
-        expected: Vec::new(),
-    }
+    ConnCopy::new(orig, 30_000)
 }
 
 fn file(key: Option<&Key>, all: &[ConnCopy]) -> Vec<u8> {

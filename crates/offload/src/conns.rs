@@ -1,9 +1,10 @@
 //! Established connections go to a back end, and come back.
 //!
 //! **Choice.** A connection goes to the back end if offloaded flows track in its zone, it is established, and
-//! it was used within the last seconds. So a connection of one request seldom goes there. A pass over all
-//! connections is spread over rounds; one round goes through [`LOOKS`] records and installs [`INSTALLS`] at
-//! most.
+//! it was used within the last seconds. So a connection of one request seldom goes there. Streams of UDP
+//! without replies go there, too. Any guest can begin them, so their share of the room is bounded
+//! ([`UNREPLIED_SHARE`]). A pass over all connections is spread over rounds; one round goes through [`LOOKS`]
+//! records and installs [`INSTALLS`] at most.
 //!
 //! **Invariants.** Each connection that the back end has is marked in the tracker. The tracker ends it there
 //! at once when it is over, closes, or has another mark or label ([`heddle_conntrack::offloaded`]). A
@@ -26,11 +27,19 @@ const ROUND_MS: u64 = 250;
 /// A connection without packets for so long has no place.
 const REST_MS: u64 = 10_000;
 
+/// Connections without a reply may have the back end's room divided by this.
+const UNREPLIED_SHARE: usize = 4;
+
+/// A connection that the back end has.
+struct Installed {
+    used_ms: u64,
+    replied: bool,
+}
+
 /// The connections that a back end has.
 pub(crate) struct Conns {
     tracker: Arc<Conntrack>,
-    /// With the time of their last use.
-    installed: HashMap<ConnId, u64>,
+    installed: HashMap<ConnId, Installed>,
     at: u32,
     round_ms: u64,
 }
@@ -65,13 +74,15 @@ impl Conns {
     pub(crate) fn turn(&mut self, backend: &mut dyn Backend, now_ms: u64, zones: &HashSet<u16>) {
         self.round_ms = now_ms;
         let mut out = Vec::new();
-        for (id, used_ms) in &mut self.installed {
+        let mut unreplied = 0;
+        for (id, of) in &mut self.installed {
             let seen = backend.conn_use(*id);
             if seen == ConnUse::Used {
-                *used_ms = now_ms;
+                of.used_ms = now_ms;
             }
+            unreplied += usize::from(!of.replied);
             let stays = seen != ConnUse::Ended
-                && now_ms < *used_ms + REST_MS
+                && now_ms < of.used_ms + REST_MS
                 && self.tracker.still_offloaded(now_ms, *id, seen == ConnUse::Used);
             if !stays {
                 out.push(*id);
@@ -81,13 +92,16 @@ impl Conns {
         if zones.is_empty() {
             return;
         }
-        let room = backend.conn_capacity().saturating_sub(self.installed.len());
-        let room = room.min(INSTALLS);
+        let capacity = backend.conn_capacity();
+        let room = capacity.saturating_sub(self.installed.len()).min(INSTALLS);
+        let mut for_unreplied = (capacity / UNREPLIED_SHARE).saturating_sub(unreplied);
         let mut found = Vec::new();
-        let next = self.tracker.offloadable(now_ms, self.at, LOOKS, |id, zone| {
-            if found.len() < room && zones.contains(&zone) {
-                found.push(id);
+        let next = self.tracker.offloadable(now_ms, self.at, LOOKS, |c| {
+            if found.len() == room || !zones.contains(&c.zone) || !c.replied && for_unreplied == 0 {
+                return;
             }
+            for_unreplied -= usize::from(!c.replied);
+            found.push(c.id);
         });
         self.at = next.unwrap_or(0);
         for id in found {
@@ -101,7 +115,14 @@ impl Conns {
         let done = backend.install_conn(&conn);
         // The tracker may have ended it before the back end could be notified.
         if done.is_ok() && self.tracker.still_offloaded(now_ms, id, false) {
-            self.installed.insert(id, now_ms);
+            let replied = conn.replied;
+            self.installed.insert(
+                id,
+                Installed {
+                    used_ms: now_ms,
+                    replied,
+                },
+            );
             return;
         }
         if done.is_ok() {
@@ -126,5 +147,103 @@ impl Conns {
                 self.tracker.onload(now_ms, *id);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Handle, PortLink, Why};
+    use heddle_conntrack::offloaded::Offloadable;
+    use heddle_conntrack::{Config, Endpoint, Tuple};
+    use heddle_datapath_api::{FlowCounts, PortNo};
+
+    /// A back end with room for eight connections.
+    #[derive(Default)]
+    struct Eight(Vec<Offloadable>);
+
+    impl Backend for Eight {
+        fn name(&self) -> &'static str {
+            "eight"
+        }
+        fn capacity(&self) -> usize {
+            0
+        }
+        fn install(&mut self, _: Handle, _: &Rule) -> Result<(), Why> {
+            Err(Why::Full)
+        }
+        fn change(&mut self, _: Handle, _: &Rule) -> (FlowCounts, Result<(), Why>) {
+            (FlowCounts::default(), Err(Why::Full))
+        }
+        fn remove(&mut self, _: Handle) -> FlowCounts {
+            FlowCounts::default()
+        }
+        fn counters(&mut self, _: u64, _: &mut dyn FnMut(Handle, FlowCounts)) {}
+        fn set_ports(&mut self, _: &[PortLink]) -> Vec<PortNo> {
+            Vec::new()
+        }
+        fn stats(&self) -> Vec<(String, u64)> {
+            Vec::new()
+        }
+        fn conn_capacity(&self) -> usize {
+            8
+        }
+        fn install_conn(&mut self, conn: &Offloadable) -> Result<(), Why> {
+            self.0.push(*conn);
+            Ok(())
+        }
+        fn remove_conns(&mut self, ids: &[ConnId]) {
+            self.0.retain(|c| !ids.contains(&c.id));
+        }
+        fn conn_use(&mut self, _: ConnId) -> ConnUse {
+            ConnUse::Used
+        }
+    }
+
+    #[test]
+    fn streams_without_a_reply_leave_room_for_the_others() {
+        let tracker = Arc::new(Conntrack::new(Config::default()).unwrap());
+        let add = |n: u32, replied| {
+            let end = |addr, l4| Endpoint { addr, l4 };
+            let orig = Tuple {
+                src: end(10, n),
+                dst: end(20, 53),
+                proto: 17,
+                ipv6: false,
+            };
+            assert!(tracker.adopt(
+                1000,
+                &Offloadable {
+                    id: ConnId {
+                        number: 0,
+                        generation: 0
+                    },
+                    zone: 5,
+                    replied,
+                    orig,
+                    reply: orig.reversed(),
+                    snat: false,
+                    dnat: false,
+                    mark: 0,
+                    label: 0,
+                }
+            ));
+        };
+        (1..=10).for_each(|n| add(n, false));
+        let mut conns = Conns::new(Arc::clone(&tracker));
+        let mut backend = Eight::default();
+        let zones = HashSet::from([5]);
+        for now in [1000, 2000] {
+            conns.turn(&mut backend, now, &zones);
+            assert_eq!(backend.0.len(), 2);
+        }
+        (11..=20).for_each(|n| add(n, true));
+        for now in [3000, 3500] {
+            conns.turn(&mut backend, now, &zones);
+            let replied = backend.0.iter().filter(|c| c.replied).count();
+            assert_eq!((backend.0.len(), replied), (8, 6));
+        }
+        conns.clear(&mut backend, 3500);
+        assert_eq!((backend.0.len(), conns.len()), (0, 0));
     }
 }

@@ -20,15 +20,19 @@ pub(crate) struct Buckets<E> {
     seed: u64,
 }
 
-fn empty<E>(max_entries: usize) -> Array<E> {
-    let n = (max_entries / 2).next_power_of_two().max(16);
-    (0..n).map(|_| ArcSwapOption::empty()).collect()
+/// Number of buckets for a maximum number of entries.
+fn len_for(max_entries: usize) -> usize {
+    (max_entries / 2).next_power_of_two().max(16)
+}
+
+fn empty<E>(len: usize) -> Array<E> {
+    (0..len).map(|_| ArcSwapOption::empty()).collect()
 }
 
 impl<E> Buckets<E> {
     pub(crate) fn new(max_entries: usize) -> Self {
         Self {
-            buckets: ArcSwap::from_pointee(empty(max_entries)),
+            buckets: ArcSwap::from_pointee(empty(len_for(max_entries))),
             seed: RandomState::new().hash_one(1u8),
         }
     }
@@ -61,13 +65,15 @@ impl<E> Buckets<E> {
         replace(&buckets[self.at(bits, buckets.len())], is, None);
     }
 
-    /// Rebuilds for another number of entries.
+    /// Rebuilds for another number of entries, if that needs another number of buckets. It is called at every
+    /// tick, and costs nothing then.
     pub(crate) fn resize(&self, max_entries: usize, bits_of: impl Fn(&E) -> u64) {
-        let old = self.buckets.load_full();
-        let new = empty(max_entries);
-        if new.len() == old.len() {
+        let len = len_for(max_entries);
+        if self.buckets.load().len() == len {
             return;
         }
+        let old = self.buckets.load_full();
+        let new = empty(len);
         for slot in old.iter() {
             for e in slot.load().iter().flat_map(|b| b.iter()) {
                 replace(&new[self.at(bits_of(e), new.len())], |_| false, Some(e.clone()));
@@ -83,4 +89,21 @@ fn replace<E>(slot: &ArcSwapOption<Bucket<E>>, is: impl Fn(&E) -> bool, entry: O
     let kept = old.iter().flat_map(|b| b.iter()).filter(|e| !is(e)).cloned();
     let bucket: Bucket<E> = kept.chain(entry).collect();
     slot.store((!bucket.is_empty()).then(|| Arc::new(bucket)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_another_size_makes_other_buckets() {
+        let buckets: Buckets<u64> = Buckets::new(1_000_000);
+        buckets.put(7, |e| *e == 7, Arc::new(7));
+        let before = buckets.buckets.load_full();
+        buckets.resize(999_999, |e| *e);
+        assert!(Arc::ptr_eq(&before, &buckets.buckets.load_full()));
+        buckets.resize(10, |e| *e);
+        assert_eq!(buckets.buckets.load().len(), 16);
+        assert_eq!(buckets.read(7, |e| *e == 7, |e| **e), Some(7));
+    }
 }

@@ -1,10 +1,10 @@
 //! Tables, learning, translation, controller connections.
 //!
-//! Two halves meet here. The **control half** (`bridge`, `conn`, `event`, `monitor`, `sampling`) changes
-//! rules and configuration. The **translation half** (`xlate`, `mac`, `snooping`) translates packets that
-//! miss the datapath's caches, on any worker thread. They share only the types of [`model`]: an immutable
-//! [`model::Snapshot`], which configuration changes replace as a whole, and concurrent tables of rules with
-//! versions.
+//! Two halves meet here. The **control half** (`bridge`, `bond`, `conn`, `monitor`, `sampling`, `trace`)
+//! changes rules and configuration. The **translation half** (`xlate`, `mac`, `snooping`) translates packets
+//! that miss the datapath's caches, on any worker thread. They share only the types of [`model`]: an
+//! immutable [`model::Snapshot`], which configuration changes replace as a whole, and concurrent tables of
+//! rules with versions.
 //!
 //! Imports point down: `conn` and `trace`, `bridge`, `monitor`, `bond`, `dataplane`, `xlate`, `parts`,
 //! `model`, and the modules of which `model` is made.

@@ -1,19 +1,19 @@
-//! Rates of ports without a queueing discipline of the kernel between the switch and the receiver: taps and
-//! virtio devices. The switch itself keeps the rates of `Port.qos`, by policers ([`policer`]) or by a shaper
-//! ([`shaper`]).
+//! Rates of ports without a queueing discipline of the kernel between the switch and the receiver: taps,
+//! virtio devices and AF_XDP. The switch itself keeps the rates of `Port.qos`, by policers ([`policer`]) or
+//! by a shaper ([`shaper`]).
 //!
 //! **The shaper and the workers.** All workers share a port's shaper. A worker that sends takes it for the
 //! time of a burst, and copies its packets into the queues. Then it takes the shaper again to send the
 //! packets that may leave ([`Rates::release`]). If it finds the shaper in use, it leaves its packets in a
-//! ring ([`Shaping::handed`]) and tries again soon. No worker waits, and packets of a queue leave in the
-//! order in which they came.
+//! ring ([`Shaping::handed`]) and tries again soon. No worker waits while it sends, and packets of a queue
+//! leave in the order in which they came.
 //!
 //! **The keeper.** Packets that may not leave yet need a worker that comes back. The worker that last left
 //! packets behind is the keeper, and knows when to come. Another worker becomes the keeper if a packet is due
 //! before that, or if the keeper is late.
 //!
 //! **The end.** When a keeper's queue is closed, or the row goes, the waiting packets are dropped. The next
-//! worker that sends reports them as dropped for want of room.
+//! worker that sends counts them in [`TxCounts::full`].
 //!
 //! **Costs.** One relaxed load a burst for ports without rates. Policers: one reading of the cycle counter a
 //! burst and a compare-and-swap for each packet and bucket. The shaper is taken twice a burst, with a
@@ -149,7 +149,8 @@ impl Shaping {
             lost: AtomicU64::new(0),
         })
     }
-    /// The shaper, for the control side, which waits for the end of a worker's burst.
+    /// The shaper, for the control side and for a worker that closes its queue. Spins until the current
+    /// user's burst ends.
     fn wait(&self) -> CombiningGuard<'_, WaitingPackets> {
         loop {
             if let Some(guard) = self.cell.try_take() {
@@ -161,7 +162,7 @@ impl Shaping {
     /// Puts packets that workers have left into their queues. Returns the number of those without room.
     fn take_handed(&self, state: &mut WaitingPackets, pool: &mut Pool, now: u64) -> u64 {
         let mut full = 0;
-        // Packets beyond that came meanwhile, and their worker comes back.
+        // Later packets stay in the ring: their worker calls `release` again.
         for _ in 0..HANDED {
             let Some(packet) = self.handed.pop() else { break };
             full += u64::from(!state.shaper.as_mut().is_some_and(|s| s.push(&packet, now)));
@@ -194,12 +195,12 @@ fn codel_settings(details: &Details) -> Option<codel::Settings> {
 
 /// The hierarchy of a row. Bytes per second.
 fn hierarchy(config: &QosConfig) -> Hierarchy {
-    let max = Some(number(&config.details, "max-rate") / 8).filter(|n| *n != 0);
+    let max = Some(number(&config.details, "max-rate").div_ceil(8)).filter(|n| *n != 0);
     let most = max.unwrap_or(u64::MAX);
     let least = if config.kind == HFSC { 1 } else { FRAME_BYTES };
     let class = |details: &Details| {
         let min = (number(details, "min-rate") / 8).max(least).min(most);
-        let own = Some(number(details, "max-rate") / 8).filter(|n| *n != 0 && *n < most);
+        let own = Some(number(details, "max-rate").div_ceil(8)).filter(|n| *n != 0 && *n < most);
         Class {
             min,
             max: own.map(|n| n.max(min)),
@@ -370,14 +371,14 @@ impl Rates {
     pub(crate) fn is_on(&self) -> bool {
         self.mode.load(Relaxed) != OFF
     }
-    /// Whether packets wait.
+    /// Whether a shaper is configured, so packets may wait.
     #[inline]
     pub(crate) fn shapes(&self) -> bool {
         self.mode.load(Relaxed) == SHAPES
     }
 
     /// Sends, by `send`, the packets that a policer passes, or puts packets into the shaper's queues. Packets
-    /// that are dropped count as dropped for want of room.
+    /// that are dropped are counted in [`TxCounts::full`].
     #[cold]
     pub(crate) fn tx(&self, pool: &mut Pool, packets: &[&Packet], send: Send<'_>) -> TxCounts {
         match self.mode.load(Relaxed) {
@@ -432,9 +433,11 @@ impl Rates {
         let now = clock::at(Tsc::now());
         counts.full += shaping.take_handed(&mut state, pool, now);
         let Some(shaper) = &mut state.shaper else {
-            // The row has gone just now.
+            // The row has just gone: packets that other workers left are dropped.
             drop(state);
-            return send(pool, packets);
+            self.dropped.fetch_add(counts.full, Relaxed);
+            counts += send(pool, packets);
+            return counts;
         };
         for packet in packets {
             counts.full += u64::from(!shaper.push(packet, now));
@@ -499,17 +502,18 @@ impl Rates {
         released
     }
 
-    /// The queue of `worker` is closed. If that worker was to come back for waiting packets, these are
-    /// dropped. Returns their number.
+    /// The queue of `worker` is closed. If no other worker is to come back for waiting packets, these are
+    /// dropped: the next sender would send them late. Returns their number.
     pub(crate) fn close(&self, worker: usize) -> u64 {
         let Some(shaping) = self.shaping.get() else {
             return 0;
         };
         let mut state = shaping.wait();
-        if state.keeper.is_none_or(|(keeper, _)| keeper != worker) {
+        if state.keeper.is_some_and(|(keeper, _)| keeper != worker) {
             return 0;
         }
         state.keeper = None;
-        state.shaper.as_mut().map_or(0, Shaper::drop_all)
+        let handed = std::iter::from_fn(|| shaping.handed.pop()).count() as u64;
+        handed + state.shaper.as_mut().map_or(0, Shaper::drop_all)
     }
 }

@@ -289,7 +289,8 @@ impl std::ops::AddAssign for TxCounts {
 /// One transmit queue, owned by one worker.
 pub trait TxQueue: Send {
     /// Sends packets in order, without waiting for the device: packets that it does not take after a bounded
-    /// number of tries is dropped and counted. `pool` serves software segmentation where the device needs it.
+    /// number of tries are dropped and counted. `pool` serves software segmentation where the device needs
+    /// it.
     fn tx(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts;
     /// Sends packets that [`TxQueue::tx`] has left waiting, as far as they may leave now.
     fn release(&mut self, _pool: &mut Pool) -> Released {

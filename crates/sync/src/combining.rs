@@ -115,7 +115,8 @@ impl<T> Guard<'_, T> {
             Err(_) => Some(ManuallyDrop::into_inner(kept).told()),
         }
     }
-    /// Releases the value, and leaves a post for the next holder. Somebody has to come ([`Combining::take_left`]).
+    /// Releases the value, and leaves a post for the next holder. The caller comes back later
+    /// ([`Combining::take_left`]), unless another thread came.
     #[cold]
     pub fn leave(self) {
         let kept = ManuallyDrop::new(self);

@@ -214,7 +214,7 @@ def scenario_changes_under_traffic(lab):
     before = stats(p)
     p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
     for name in ("b", "c"):
-        # Ended below: a busy machine may need minutes for the frames.
+        # This program is ended below: a busy machine may need minutes for the frames.
         p.run(f"(ip netns exec {name} python3 {WIRE} capture eth0 3600 >/run/captured-{name} 2>/run/error-{name} & echo $! >>/run/captures)")
         p.wait("the capture to begin", lambda: "begins" in p.run(f"cat /run/error-{name}"))
     p.run(f"(ip netns exec a python3 {WIRE} send eth0 0.01 </run/frames; touch /run/sent) >/dev/null 2>&1 &")

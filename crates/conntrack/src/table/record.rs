@@ -125,6 +125,8 @@ pub(crate) const IMPORTED: u64 = 1 << 8;
 pub(crate) const UNTRIED: u64 = 1 << 9;
 /// State: imported, and its segments since the export are unknown. The next one shows the TCP windows.
 pub(crate) const RELEARN: u64 = 1 << 10;
+/// State: the tracker had the connection before it was imported.
+pub(crate) const HAD: u64 = 1 << 11;
 /// State: number of labels written. The lowest bit selects the current slot.
 const LABEL_COUNT_SHIFT: u32 = 16;
 /// Maximum number of reads of a label. A reader repeats a read only if another label was written meanwhile.

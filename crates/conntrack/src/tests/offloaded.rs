@@ -29,7 +29,7 @@ fn watched() -> (Conntrack, Arc<Ended>) {
 
 fn found(ct: &Conntrack, now: u64) -> Vec<ConnId> {
     let mut all = Vec::new();
-    assert_eq!(ct.offloadable(now, 0, u32::MAX, |id, _| all.push(id)), None);
+    assert_eq!(ct.offloadable(now, 0, u32::MAX, |c| all.push(c.id)), None);
     all
 }
 
@@ -166,6 +166,37 @@ fn it_lives_as_long_as_the_back_end_uses_it() {
 }
 
 #[test]
+fn a_stream_of_udp_leaves_with_its_reply() {
+    let (ct, ended) = watched();
+    let (there, back) = (udp((A, 1), (B, 2)), udp((B, 2), (A, 1)));
+    run(&ct, 1000, &there, &commit(0));
+    assert_eq!(found(&ct, 1000), [], "one packet is no stream");
+    assert_eq!(run(&ct, 1000, &there, &commit(0)).state, NEW | TRK);
+    let id = found(&ct, 1000)[0];
+    let conn = ct.offload(1000, id).unwrap();
+    assert_eq!((conn.replied, conn.state(false)), (false, NEW | TRK));
+    // More of the same changes nothing, and the timeout is that of such a stream.
+    run(&ct, 1000, &there, &commit(0));
+    assert!(ended.take() == 0 && ct.still_offloaded(30_000, id, true));
+    assert!(ct.still_offloaded(89_000, id, false) && !ct.still_offloaded(91_000, id, false));
+    run(&ct, 40_000, &back, &commit(0));
+    assert_eq!(ended.take(), 1, "the reply");
+    assert!(!ct.still_offloaded(40_000, id, true));
+    let id = found(&ct, 40_000)[0];
+    let conn = ct.offload(40_000, id).unwrap();
+    assert_eq!((conn.replied, conn.state(true)), (true, EST | RPL | TRK));
+    // The next process tracks a stream on, too.
+    let (next, _) = watched();
+    let unreplied = Offloadable {
+        replied: false,
+        ..conn
+    };
+    assert!(next.adopt(1000, &unreplied));
+    assert_eq!(run(&next, 1000, &there, &commit(0)).state, NEW | TRK);
+    assert_eq!(run(&next, 1000, &back, &commit(0)).state, EST | RPL | TRK);
+}
+
+#[test]
 fn connections_of_an_earlier_process_are_tracked_on() {
     let (ct, _) = watched();
     let look = CtAction {
@@ -179,6 +210,7 @@ fn connections_of_an_earlier_process_are_tracked_on() {
             generation: 6,
         },
         zone: 3,
+        replied: true,
         orig: tuple(6, (A, 1), (B, 2)),
         reply: tuple(6, (B, 2), (A, 1)),
         snat: false,

@@ -109,7 +109,7 @@ fn an_offloaded_connection_moves_without_windows() {
     let (here, there) = (tracker(), tracker());
     translated(&here);
     let mut id = None;
-    here.offloadable(1000, 0, u32::MAX, |c, _| id = Some(c));
+    here.offloadable(1000, 0, u32::MAX, |c| id = Some(c.id));
     here.offload(1000, id.unwrap()).unwrap();
     let copy = only(&here, 1000, 3);
     assert!(copy.loose);
@@ -145,9 +145,24 @@ fn an_import_may_be_repeated() {
     assert_eq!(run(&there, 5000, &next, &look(9)).state & INV, 0);
     assert_eq!(import(&there, &old, true), Ok(Imported::InUse));
     assert_eq!(there.n_conns(), 1);
-    // After the move a copy is one like all others.
+    // After the move a copy is one like all others, and is known to have been here.
+    let was_here = || {
+        let mut all = Vec::new();
+        there.scan(5000, 0, u32::MAX, |c| all.push(c.is_imported() && c.was_here()));
+        all
+    };
+    assert_eq!(was_here(), [false]);
     there.scan(5000, 0, u32::MAX, |c| c.settle());
     assert_eq!(import(&there, &new, true), Ok(Imported::Replaced));
+    assert_eq!(was_here(), [true]);
+    // Once more: the copy's windows are still too old.
+    assert_eq!(import(&there, &new, false), Ok(Imported::Renewed));
+    assert_eq!(was_here(), [true]);
+    there.scan(5000, 0, u32::MAX, |c| c.settle());
+    assert_eq!(was_here(), [false]);
+    // The windows of the copy are too old, and no segment has come since: the next one shows them.
+    let later = tcp((A, 1), (B, 2), ACK, 1 << 30, 1 << 29, 100);
+    assert_eq!(run(&there, 5000, &later, &look(9)).state & INV, 0);
     assert_eq!(there.n_conns(), 1);
 }
 

@@ -414,11 +414,15 @@ impl Conntrack {
                     Phase::First | Phase::Single => Class::IcmpFirst,
                 }
             } else {
-                let (_, now) = r.advance(|p| match p {
+                let (before, now) = r.advance(|p| match p {
                     _ if reply => Phase::Both,
                     Phase::First => Phase::Single,
                     other => other,
                 });
+                if before != now {
+                    // A back end has it as a stream without a reply.
+                    self.leaves(h.number, r);
+                }
                 if now == Phase::Both {
                     Class::UdpMultiple
                 } else {

@@ -2,14 +2,14 @@
 //!
 //! **Problem.** The tracker does not see packets that the back end forwards. So it knows neither the windows
 //! of the connection nor the time of the last packet. The back end needs a call at once when the connection
-//! ends, or gets another mark or label.
+//! ends, gets its first reply, or gets another mark or label.
 //!
 //! **Shape.** A record has two bits. [`OFFLOADED`]: a back end has the connection. A thread that ends it,
-//! changes its mark or label, or sees it close calls the back end ([`EndOffload::end`]). The back end has to
-//! stop with this call. [`LOOSE`]: a back end had the connection, and no segment has shown the windows since.
-//! While one of the two is set, segments other than SYN move the windows to their own position. The tracker
-//! does the same for a connection that it picks up in its midst. So an attacker between the endpoints could
-//! reset it by a segment outside of its windows.
+//! changes its mark or label, or sees its first reply or its close calls the back end ([`EndOffload::end`]).
+//! The back end has to stop with this call. [`LOOSE`]: a back end had the connection, and no segment has
+//! shown the windows since. While one of the two is set, segments other than SYN move the windows to their
+//! own position. The tracker does the same for a connection that it picks up in its midst. So an attacker
+//! between the endpoints could reset it by a segment outside of its windows.
 //!
 //! **Order.** The thread that moves a connection to a back end sets the bit first and then reads the
 //! connection ([`Conntrack::offload`]). So no change is lost: a change is either read, or it calls the back
@@ -22,7 +22,7 @@ use crate::protocol::tcp;
 use crate::protocol::timeouts::Class;
 use crate::table::record::{CONTROL, DNAT, LOOSE, New, OFFLOADED, Phase, RELATED, Record, SNAT};
 use crate::track::Conntrack;
-use crate::track::general::state::{EST, RPL, TRK};
+use crate::track::general::state::{EST, NEW as NEW_CONN, RPL, TRK};
 use crate::tuple::Tuple;
 use heddle_sync::ReadGuard;
 use heddle_wire::ip::proto;
@@ -57,13 +57,28 @@ pub struct ConnId {
     pub generation: u32,
 }
 
-/// The part of an established TCP or UDP connection that a back end needs.
+/// A connection that may go to a back end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// Identity.
+    pub id: ConnId,
+    /// Zone.
+    pub zone: u16,
+    /// [`Offloadable::replied`].
+    pub replied: bool,
+}
+
+/// The part of a TCP or UDP connection that a back end needs. It is established, or a stream of UDP without
+/// a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Offloadable {
     /// Identity.
     pub id: ConnId,
     /// Zone.
     pub zone: u16,
+    /// Packets came in both directions. Otherwise the back end forwards the original direction only, and
+    /// stops with the first reply ([`EndOffload::end`]).
+    pub replied: bool,
     /// Tuple of the original direction.
     pub orig: Tuple,
     /// Tuple of the reply direction.
@@ -80,19 +95,23 @@ pub struct Offloadable {
 
 impl Offloadable {
     /// Bits of `ct_state` of its packets, without those that an action with `nat` adds.
-    pub fn state(reply: bool) -> u8 {
-        TRK | EST | if reply { RPL } else { 0 }
+    pub fn state(&self, reply: bool) -> u8 {
+        TRK | if self.replied { EST } else { NEW_CONN } | if reply { RPL } else { 0 }
     }
 }
 
 impl Record {
+    fn is_replied(&self) -> bool {
+        self.proto() == proto::TCP || self.phase() == Phase::Both
+    }
     fn is_offloadable(&self) -> bool {
         let up = match self.proto() {
             proto::TCP => {
                 let [a, b] = self.peers();
                 tcp::class(a.state, b.state) == Class::TcpEstablished
             }
-            proto::UDP => self.phase() == Phase::Both,
+            // One packet is no stream yet.
+            proto::UDP => self.phase() != Phase::First,
             _ => false,
         };
         // Helpers read the packets of `CONTROL` connections. Packets of `RELATED` connections are `+rel`.
@@ -105,7 +124,7 @@ impl Conntrack {
     pub fn set_end_offload(&self, end: Arc<dyn EndOffload>) {
         let _ = self.ender.0.set(end);
     }
-    /// Passes connections to `show`: established ones of TCP and UDP that are in use and in no back end.
+    /// Passes connections of TCP and UDP to `show`: those in use that a back end may have and none has.
     /// Reads the next `budget` records from `at`, which begins at 0. Returns the next `at`; `None`: all
     /// records were read.
     pub fn offloadable(
@@ -113,7 +132,7 @@ impl Conntrack {
         now_ms: u64,
         at: u32,
         budget: u32,
-        mut show: impl FnMut(ConnId, u16),
+        mut show: impl FnMut(Candidate),
     ) -> Option<u32> {
         self.walk(now_ms, at, budget, |number, r| {
             if r.state() & OFFLOADED != 0 || !r.is_offloadable() {
@@ -124,7 +143,11 @@ impl Conntrack {
                 return;
             }
             let generation = r.generation();
-            show(ConnId { number, generation }, r.zone());
+            show(Candidate {
+                id: ConnId { number, generation },
+                zone: r.zone(),
+                replied: r.is_replied(),
+            });
         })
     }
     /// Moves this connection to a back end. `None`: it must not be offloaded. From now on, and maybe before
@@ -146,6 +169,7 @@ impl Conntrack {
         Some(Offloadable {
             id,
             zone: r.zone(),
+            replied: r.is_replied(),
             orig,
             reply: if natted { r.reply() } else { orig.reversed() },
             snat: flags & SNAT != 0,
@@ -154,13 +178,13 @@ impl Conntrack {
             label: r.label(),
         })
     }
-    /// Adds a connection that an earlier process has tracked and a back end still has. It is established,
-    /// with the default timeouts and unknown windows. `id` is not read. `false`: the table has it already, or
-    /// is full.
+    /// Adds a connection that an earlier process has tracked and a back end still has. It gets the default
+    /// timeouts and unknown windows. `id` is not read. `false`: the table has it already, or is full.
     pub fn adopt(&self, now_ms: u64, c: &Offloadable) -> bool {
-        let class = match c.orig.proto {
-            proto::TCP => Class::TcpEstablished,
-            proto::UDP => Class::UdpMultiple,
+        let (class, phase) = match (c.orig.proto, c.replied) {
+            (proto::TCP, true) => (Class::TcpEstablished, Phase::Both),
+            (proto::UDP, true) => (Class::UdpMultiple, Phase::Both),
+            (proto::UDP, false) => (Class::UdpSingle, Phase::Single),
             _ => return false,
         };
         let policy = self.timeouts.find(None);
@@ -184,7 +208,7 @@ impl Conntrack {
             admission: 0,
             parent: None,
             skews: Default::default(),
-            state: LOOSE | Phase::Both.bits(),
+            state: LOOSE | phase.bits(),
         };
         let _reading = ReadGuard::begin();
         self.take_in(now_ms, new).is_ok()
@@ -244,7 +268,8 @@ impl Record {
     fn offload_class(&self) -> Class {
         match self.proto() {
             proto::TCP => Class::TcpEstablished,
-            _ => Class::UdpMultiple,
+            _ if self.is_replied() => Class::UdpMultiple,
+            _ => Class::UdpSingle,
         }
     }
 }

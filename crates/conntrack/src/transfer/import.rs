@@ -6,7 +6,7 @@ use crate::protocol::tcp::{self, TcpState};
 use crate::protocol::timeouts::Class;
 use crate::table::key::Key;
 use crate::table::record::{
-    DNAT, FTP, IMPORTED, LOOSE, New, Phase, RELATED, RELEARN, Record, SNAT, TFTP, UNTRIED,
+    DNAT, FTP, HAD, IMPORTED, LOOSE, New, Phase, RELATED, RELEARN, Record, SNAT, TFTP, UNTRIED,
 };
 use crate::table::skew::Skew;
 use crate::track::Conntrack;
@@ -154,8 +154,10 @@ impl Conntrack {
                 Existing::InUse => return Ok(Imported::InUse),
                 Existing::Same(h, how) => {
                     // The tracker has seen segments since: the copy's windows may be old.
-                    let older = how == Imported::Replaced && c.tcp.is_some();
-                    self.renew(h, c, now_ms + left_ms, bits | if older { RELEARN } else { 0 });
+                    let had = how == Imported::Replaced || h.record.state() & HAD != 0;
+                    let relearn = if had && c.tcp.is_some() { RELEARN } else { 0 };
+                    let bits = bits | relearn | if had { HAD } else { 0 };
+                    self.renew(h, c, now_ms + left_ms, bits);
                     return Ok(how);
                 }
                 Existing::Other(h, id) if is_of(h.record, owner) => Some(id),
@@ -230,7 +232,7 @@ impl Conntrack {
     fn renew(&self, h: Hit<'_>, c: &ConnCopy, expires_ms: u64, bits: u64) {
         let r = h.record;
         r.clear_state(LOOSE | RELEARN);
-        r.set_state(bits & (LOOSE | RELEARN | IMPORTED | UNTRIED));
+        r.set_state(bits & (LOOSE | RELEARN | IMPORTED | UNTRIED | HAD));
         if let Some(copied) = c.tcp {
             let put = |peers: &mut [tcp::Peer; 2]| *peers = copied;
             if r.with_peers(put).is_none() {

@@ -101,12 +101,38 @@ fn bounded(from: impl Read, name: &str) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Opens a pipe or a device, which stays what it is. `None`: a regular file, or no file yet.
+///
+/// # Errors
+/// A link to a regular file, which another user may have put there; a pipe of another user.
+fn pipe_or_device(path: &Path) -> Result<Option<File>> {
+    let name = path.display();
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => {
+            if fs::symlink_metadata(path)?.is_symlink() {
+                bail!("{name} is a symbolic link to a file: name the file itself");
+            }
+            Ok(None)
+        }
+        Ok(_) => {
+            let to = OpenOptions::new().write(true).open(path);
+            let to = to.with_context(|| name.to_string())?;
+            let metadata = to.metadata()?;
+            if can_have_writers(&metadata) && !heddle_sys::files::is_private(&metadata) {
+                bail!("{name}: others may change this pipe: make it yours alone (chown, chmod go-w)");
+            }
+            Ok(Some(to))
+        }
+        Err(_) => Ok(None),
+    }
+}
+
 /// A file that appears when it is complete, or standard output.
 pub(super) struct Output {
     to: Box<dyn Write>,
     bytes: u64,
-    /// The temporary file, and the final one.
-    paths: Option<(PathBuf, PathBuf, File)>,
+    /// Paths of the temporary file, and of the final one.
+    paths: Option<(PathBuf, PathBuf)>,
 }
 
 impl Output {
@@ -121,11 +147,9 @@ impl Output {
                 paths: None,
             });
         }
-        if fs::symlink_metadata(path).is_ok_and(|m| !m.is_file()) {
-            // A pipe or a device stays what it is.
-            let to = OpenOptions::new().write(true).open(path);
+        if let Some(to) = pipe_or_device(path)? {
             return Ok(Self {
-                to: Box::new(to.with_context(|| path.display().to_string())?),
+                to: Box::new(to),
                 bytes: 0,
                 paths: None,
             });
@@ -139,9 +163,9 @@ impl Output {
         options.write(true).create_new(true).mode(0o600);
         let file = options.open(&part).with_context(|| part.display().to_string())?;
         Ok(Self {
-            to: Box::new(file.try_clone()?),
+            to: Box::new(file),
             bytes: 0,
-            paths: Some((part, path.to_owned(), file)),
+            paths: Some((part, path.to_owned())),
         })
     }
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<()> {
@@ -151,8 +175,8 @@ impl Output {
     /// Makes the file appear; returns its length.
     pub(super) fn end(mut self) -> Result<u64> {
         self.to.flush().context("the file cannot be written")?;
-        if let Some((part, path, file)) = self.paths.take() {
-            file.sync_all().context("the file cannot be written")?;
+        if let Some((part, path)) = self.paths.take() {
+            // Without `fsync`, for which the paused guest would wait: the seal shows whether a file is whole.
             fs::rename(&part, &path).with_context(|| path.display().to_string())?;
         }
         Ok(self.bytes)
@@ -161,7 +185,7 @@ impl Output {
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if let Some((part, ..)) = &self.paths {
+        if let Some((part, _)) = &self.paths {
             let _ = fs::remove_file(part);
         }
     }
@@ -170,6 +194,61 @@ impl Drop for Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    #[test]
+    fn a_file_appears_when_it_is_complete() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("moved");
+        let names = || fs::read_dir(dir.path()).expect("the directory").count();
+        let mut output = Output::new(&path).expect("a new file");
+        output.write(b"abc").expect("room");
+        assert!(!path.exists() && names() == 1);
+        drop(output);
+        assert_eq!(names(), 0);
+        for text in ["first", "second"] {
+            let mut output = Output::new(&path).expect("a file");
+            output.write(text.as_bytes()).expect("room");
+            assert_eq!(output.end().expect("a whole file"), text.len() as u64);
+            assert_eq!(fs::read(&path).expect("the file"), text.as_bytes());
+        }
+        assert_eq!(fs::metadata(&path).expect("the file").mode() & 0o777, 0o600);
+        assert_eq!(names(), 1);
+    }
+
+    #[test]
+    fn links_and_pipes_of_others_get_no_connections() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        let why = |name: &str| Output::new(&at(name)).map(drop).expect_err("refused").to_string();
+        fs::write(at("victim"), b"keep").expect("a file");
+        symlink(at("victim"), at("link")).expect("a link");
+        assert!(
+            why("link").contains("is a symbolic link to a file"),
+            "{}",
+            why("link")
+        );
+        assert_eq!(fs::read(at("victim")).expect("the file"), b"keep");
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        let number = std::os::fd::AsRawFd::as_raw_fd(&writer);
+        let mut output = Output::new(Path::new(&format!("/proc/self/fd/{number}"))).expect("a pipe");
+        output.write(b"through").expect("room");
+        assert_eq!(output.end().expect("the end"), 7);
+        drop(writer);
+        assert_eq!(io::read_to_string(reader).expect("text"), "through");
+        let made = std::process::Command::new("mkfifo").arg(at("fifo")).status();
+        assert!(made.expect("mkfifo").success());
+        fs::set_permissions(at("fifo"), fs::Permissions::from_mode(0o666)).expect("a mode");
+        // A reader, so that opening the FIFO does not wait for one.
+        let reader = OpenOptions::new().read(true).write(true).open(at("fifo"));
+        assert!(
+            why("fifo").contains("others may change this pipe"),
+            "{}",
+            why("fifo")
+        );
+        drop(reader);
+        Output::new(Path::new("/dev/null")).map(drop).expect("a device");
+    }
 
     #[test]
     fn old_files_and_files_of_the_future_are_refused() {

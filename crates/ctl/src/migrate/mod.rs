@@ -144,8 +144,8 @@ impl Port {
     }
 }
 
-/// Prints the zones of a move, and the zones that were left out.
-fn notes(text: &mut String, notes: &[String]) {
+/// Appends a line for each zone that was left out.
+fn append_left_out(text: &mut String, notes: &[String]) {
     for note in notes {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "  left out: {note}");
@@ -185,7 +185,7 @@ impl Prepare {
                 limit => writeln!(text, "; {} of {limit} in use", zone.count),
             };
         }
-        notes(&mut text, &here.notes);
+        append_left_out(&mut text, &here.notes);
         if !here.addresses.is_empty() {
             let _ = writeln!(text, "  addresses: {}", here.addresses.join(", "));
         }
@@ -203,7 +203,11 @@ impl Prepare {
             same_port(&file, &here.port)?;
             text += &refusals(&file, &here)?;
         }
-        out(&text)
+        out(&text)?;
+        if here.zones.is_empty() {
+            bail!("port {}: nothing can move: no zone is the port's", here.port);
+        }
+        Ok(())
     }
 }
 
@@ -247,6 +251,8 @@ impl Export {
     fn run(&self) -> Result<()> {
         let began = Instant::now();
         let key = self.key.load()?;
+        // Before the move begins: a file that is refused leaves no move behind.
+        let mut output = file::Output::new(&self.file)?;
         let begun: Begun = self.port.send("heddle/migrate-export", &[], self.live)?;
         let header = Header {
             live: self.live,
@@ -255,7 +261,6 @@ impl Export {
             writer: concat!("heddle ", env!("CARGO_PKG_VERSION")).to_owned(),
             zones: begun.zones.iter().map(|zone| zone.name.clone()).collect(),
         };
-        let mut output = file::Output::new(&self.file)?;
         let (mut writer, first) = Writer::new(&header, key.as_ref())?;
         output.write(&first)?;
         let (id, mut next, mut left_out) = (begun.id.to_string(), Some(0), 0);
@@ -278,7 +283,7 @@ impl Export {
             begun.zones.len(),
             ms(began)
         );
-        notes(&mut text, &begun.notes);
+        append_left_out(&mut text, &begun.notes);
         if left_out > 0 {
             let _ = writeln!(
                 text,
@@ -320,7 +325,7 @@ impl Import {
             list(&sum.taken),
             ms(began)
         );
-        notes(&mut text, &begun.notes);
+        append_left_out(&mut text, &begun.notes);
         for (why, n) in &sum.refused {
             let _ = writeln!(text, "  not taken: {n} connections, {why}");
         }

@@ -125,6 +125,7 @@ fn conn(zone: u16, proto: u8, port: u32, dnat: bool, label: u128) -> Offloadable
             generation: 0,
         },
         zone,
+        replied: true,
         orig,
         reply,
         snat: false,

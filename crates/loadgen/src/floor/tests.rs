@@ -149,7 +149,7 @@ fn a_storm_beside_established_traffic() {
     let core = *cpu::allowed().unwrap().last().unwrap();
     let (floor, mut engine) = Floor::start(Kind::OneCopy, 4, core, &setup, &[established, storm]).unwrap();
     let timing = Timing {
-        measure: Duration::from_millis(50),
+        measure: Duration::from_millis(500),
         drain: Duration::from_secs(20),
         ..Timing::default()
     };

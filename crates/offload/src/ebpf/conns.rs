@@ -1,5 +1,5 @@
-//! Connections become entries of maps: one for each direction, and a word that shows whether they still
-//! count.
+//! A connection becomes entries of a map, one for each direction; without a reply, one for the original
+//! direction. A word shows whether they still count.
 //!
 //! **Invariants.** The word is written when both entries are there, and is zero before they go. The tracker
 //! writes a zero from any thread, and so ends both at once ([`Live`]). A word belongs to one connection at a
@@ -39,17 +39,23 @@ impl State {
         if self.loaded.live.load(at) != 0 || self.conns.contains_key(&c.id) {
             return Err(Why::Full);
         }
-        let keys = [
-            layout::conn_key(&c.orig, c.zone),
-            layout::conn_key(&c.reply, c.zone),
-        ];
-        for (key, reply) in keys.iter().zip([false, true]) {
+        let directions = [(&c.orig, false), (&c.reply, true)];
+        let directions = if c.replied {
+            &directions[..]
+        } else {
+            &directions[..1]
+        };
+        let keys: Vec<_> = directions
+            .iter()
+            .map(|(t, _)| layout::conn_key(t, c.zone))
+            .collect();
+        for (key, (_, reply)) in keys.iter().zip(directions) {
             if let Some(live) = self.adopted.conns.remove(key) {
                 // The entry of the other direction may have another key now: its word is cleared, so it
                 // counts no more.
                 self.loaded.live.store(live as usize * LIVE_WORDS, 0);
             }
-            if let Err(error) = self.loaded.conns.insert(key, layout::conn(c, reply), 0) {
+            if let Err(error) = self.loaded.conns.insert(key, layout::conn(c, *reply), 0) {
                 let _ = self.loaded.conns.remove(&keys[0]);
                 return Err(refused(&error));
             }

@@ -87,7 +87,7 @@ pub(super) struct State {
     /// Distinguishes recirculation ids of this process from those of earlier ones.
     era: u8,
     /// Connections, with their keys.
-    pub(super) conns: HashMap<ConnId, [ConnKeyBytes; 2]>,
+    pub(super) conns: HashMap<ConnId, Vec<ConnKeyBytes>>,
     by_mask: HashMap<KeyBytes, u8>,
     installed: HashMap<Handle, Installed>,
     free_counts: Vec<u32>,

@@ -271,7 +271,7 @@ pub(super) fn conn(c: &Offloadable, reply: bool) -> ConnBytes {
         live: live_index(c.id.number),
         generation: c.id.generation,
         mark: c.mark,
-        state: Offloadable::state(reply),
+        state: c.state(reply),
         nat,
         tp_src: tp(back.dst.l4),
         tp_dst: tp(back.src.l4),
@@ -298,12 +298,13 @@ pub(super) fn conn_of(key: &ConnKeyBytes, conn: &ConnBytes) -> Option<Offloadabl
         proto: key.proto,
         ipv6,
     };
-    (conn.state == Offloadable::state(false)).then(|| Offloadable {
+    let of = |replied| Offloadable {
         id: ConnId {
             number: conn.live,
             generation: conn.generation,
         },
         zone: key.zone,
+        replied,
         orig: tuple(end(key.src, key.tp_src), end(key.dst, key.tp_dst)),
         // The tuple of replies is the reverse of the translated packets'.
         reply: tuple(end(conn.dst, conn.tp_dst), end(conn.src, conn.tp_src)),
@@ -311,7 +312,11 @@ pub(super) fn conn_of(key: &ConnKeyBytes, conn: &ConnBytes) -> Option<Offloadabl
         dnat: conn.nat == NAT_DST,
         mark: conn.mark,
         label: u128::from_be_bytes(conn.label),
-    })
+    };
+    [true, false]
+        .map(of)
+        .into_iter()
+        .find(|c| c.state(false) == conn.state)
 }
 
 /// The word that a connection's entry names.

@@ -576,6 +576,7 @@ fn connection(s: &Shape, number: u32, nat: Option<bool>, reversed: bool) -> Offl
             generation: 9,
         },
         zone: 5 + u16::try_from(number).unwrap() % 3,
+        replied: s.proto == 6 || !s.ports[0].is_multiple_of(3),
         orig,
         reply,
         snat: nat == Some(true),

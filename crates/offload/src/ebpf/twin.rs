@@ -132,7 +132,7 @@ fn track(ct: Ct, conns: &[Offloadable], out: &mut [u8], c: &mut Carried) -> Opti
         return None;
     }
     let t = tuple(&h);
-    let of = |c: &&Offloadable| c.zone == ct.zone && (c.orig == t || c.reply == t);
+    let of = |c: &&Offloadable| c.zone == ct.zone && (c.orig == t || c.replied && c.reply == t);
     let conn = conns.iter().find(of)?;
     let reply = conn.orig != t;
     if ct.mark.is_some_and(|(v, m)| conn.mark & m != v) {
@@ -140,7 +140,11 @@ fn track(ct: Ct, conns: &[Offloadable], out: &mut [u8], c: &mut Carried) -> Opti
     }
     *c = Carried {
         recirc: c.recirc,
-        state: if reply { 0x2a } else { 0x22 },
+        state: match (conn.replied, reply) {
+            (false, _) => 0x21,
+            (true, false) => 0x22,
+            (true, true) => 0x2a,
+        },
         zone: ct.zone,
         mark: conn.mark,
         label: conn.label,

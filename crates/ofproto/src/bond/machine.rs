@@ -1,8 +1,9 @@
 //! One bond: its members, the active one, and the buckets. Time, links and loads are passed in.
 //!
-//! **Invariants.** A bucket has an enabled member, if there is one; otherwise it has none, or the active
-//! member. The active member is enabled, or there is none. A bucket moves if its member is disabled, by
-//! rebalancing, or by a command. Buckets without load also spread over a member that was enabled.
+//! **Invariants, after [`Bond::run`].** If a member is enabled, each bucket has an enabled member, and the
+//! active member is enabled. Otherwise no member is active, and no bucket has a member. A bucket moves if its
+//! member is disabled, by rebalancing, or by a command. Buckets without load also spread over a member that
+//! was enabled.
 
 use super::config::{BondSettings, MemberLink};
 use super::rebalance::{MemberLoad, plan};
@@ -342,7 +343,7 @@ impl Bond {
             }
             self.turn = self.turn.wrapping_add(1);
             bucket.member = match enabled.len() {
-                0 => self.active,
+                0 => None,
                 n => enabled.get(self.turn % n).copied(),
             };
         }
@@ -443,7 +444,8 @@ impl Bond {
         Ok("done")
     }
 
-    /// Enables or disables a member (`bond/enable-member`), until its link changes.
+    /// Enables or disables a member at once, without the delay (`bond/enable-member`). A disabled member
+    /// whose link is up is enabled again after `updelay_ms`.
     pub(super) fn set_enabled(&mut self, member: &str, enable: bool) -> Result<&'static str, &'static str> {
         let at = self.members.iter().position(|m| m.link.name == member);
         self.enable(at.ok_or("no such member")?, enable);

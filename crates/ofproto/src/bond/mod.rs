@@ -64,6 +64,9 @@ pub struct MemberConfig {
     pub mac: [u8; 6],
     /// Whether the device has a carrier.
     pub carrier: bool,
+    /// Number of changes of the link that the device has counted. As in Open vSwitch, LACP does not notice a
+    /// loss that is not counted: a `dummy` that is set down counts none.
+    pub link_resets: u64,
     /// The datapath port; `None`: the interface has none of its own.
     pub dp: Option<PortNo>,
     /// Settings of its link.
@@ -219,7 +222,7 @@ impl Bonds {
         }
         let all = self.all.lock();
         let entry = all.by_id.get(all.by_name.get(port)?)?;
-        entry.lacp.as_ref()?.is_current(member.0)
+        entry.lacp.as_ref()?.has_partner(member.0)
     }
 
     /// A device's carrier has changed.
@@ -235,7 +238,7 @@ impl Bonds {
             if let Some((member, _)) = found.filter(|(m, _)| m.carrier != carrier) {
                 member.carrier = carrier;
                 entry.dirty = true;
-                entry.hand_over_members(now_ms);
+                entry.hand_over_members(&BTreeSet::new(), now_ms);
                 changed = true;
             }
         }
@@ -548,22 +551,30 @@ impl BondEntry {
         }
         let id = self.shared.id;
         let mut old = std::mem::take(&mut self.members);
+        let mut uncounted = BTreeSet::new();
         for member in members {
-            let input = old
-                .remove(&member.no)
-                .map_or_else(|| LacpInput::new(id, member.no), |(_, i)| i);
+            let old = old.remove(&member.no);
+            if old
+                .as_ref()
+                .is_some_and(|(m, _)| m.link_resets == member.link_resets)
+            {
+                uncounted.insert(member.no);
+            }
+            let input = old.map_or_else(|| LacpInput::new(id, member.no), |(_, i)| i);
             self.members.insert(member.no, (member.clone(), input));
         }
-        self.hand_over_members(now_ms);
+        self.hand_over_members(&uncounted, now_ms);
     }
 
-    /// Passes the members and their links on.
-    fn hand_over_members(&mut self, now_ms: u64) {
+    /// Passes the members and their links on. LACP does not notice the loss of an `uncounted` link.
+    fn hand_over_members(&mut self, uncounted: &BTreeSet<OfPort>, now_ms: u64) {
         if let Some(lacp) = &mut self.lacp {
             lacp.keep_links(|no| self.members.contains_key(&OfPort(no)));
             for (member, _) in self.members.values() {
-                lacp.set_link(member.no.0, member.lacp.clone(), now_ms);
-                lacp.set_carrier(member.no.0, member.carrier, now_ms);
+                let no = member.no;
+                lacp.set_link(no.0, member.lacp.clone(), now_ms);
+                let unnoticed = uncounted.contains(&no) && lacp.has_carrier(no.0);
+                lacp.set_carrier(no.0, member.carrier || unnoticed, now_ms);
             }
         }
         if let Some(bond) = &mut self.bond {
@@ -605,7 +616,7 @@ impl BondEntry {
     /// Whether LACP's view of any member has changed.
     fn take_current_changed(&mut self) -> bool {
         let Some(lacp) = &self.lacp else { return false };
-        let of = |no: &OfPort| Some((*no, lacp.is_current(no.0)?));
+        let of = |no: &OfPort| Some((*no, lacp.has_partner(no.0)?));
         let now: BTreeMap<OfPort, bool> = self.members.keys().filter_map(of).collect();
         std::mem::replace(&mut self.current, now) != self.current
     }

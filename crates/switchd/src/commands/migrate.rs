@@ -137,6 +137,20 @@ fn begin_export(switch: &Switch, args: &[&str]) -> Reply {
     reply(&out)
 }
 
+/// Whether the zones of a move have the numbers of its begin. Another port may have a number by now.
+fn check_zones(switch: &Switch, session: &Session) -> Result<(), String> {
+    let s = &session.selection;
+    let db = database(switch)?;
+    let zones = migration::zones_of(&db, &s.bridge);
+    match s.differs(&zones) {
+        Some(why) => Err(format!(
+            "port {}: {why} since the move began: begin it again",
+            s.port
+        )),
+        None => Ok(()),
+    }
+}
+
 /// The session that a series of requests names, in this role.
 fn session(switch: &Switch, id: &str, role: Role) -> Result<Arc<Session>, String> {
     let session = switch
@@ -145,6 +159,7 @@ fn session(switch: &Switch, id: &str, role: Role) -> Result<Arc<Session>, String
     if session.role != role {
         return Err(format!("{id} is the {} of a move", session.role.name()));
     }
+    check_zones(switch, &session)?;
     Ok(session)
 }
 
@@ -204,14 +219,9 @@ fn end(switch: &Switch, args: &[&str], work: fn(&Conntrack, &Session, u64) -> us
     let Some(session) = found.or_else(|| switch.moves.of_port(name)) else {
         return reply(&json!({"role": null}));
     };
-    let db = database(switch)?;
-    let zones = migration::zones_of(&db, &session.selection.bridge);
-    if let Some(why) = session.selection.differs(&zones) {
+    if let Err(why) = check_zones(switch, &session) {
         switch.moves.end(&session);
-        return Err(format!(
-            "port {}: {why} since the move began: begin it again",
-            session.selection.port
-        ));
+        return Err(why);
     }
     let n = work(tracker(switch), &session, switch.clock.now_ms());
     switch.moves.end(&session);

@@ -5,9 +5,9 @@
 //! target checks TCP windows as usual again. [`abort`] gives a move up: the source keeps its connections, and
 //! the target ends the copies.
 //!
-//! **State.** A step is one request or a series of them. Only the extra of zones and addresses is kept
-//! between requests ([`Session`]). If the client is killed, a repetition replaces all that it left. If the
-//! daemon is killed, it loses its connections, and the session with them.
+//! **State.** A step is one request or a series of them. A [`Session`] is kept between the requests of a
+//! move: its role, selection, mapping of zones and counts. A repeated step replaces it. If the daemon is
+//! killed, it loses its connections and the session.
 
 mod identity;
 mod selection;

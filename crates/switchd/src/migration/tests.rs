@@ -1,6 +1,6 @@
 use super::*;
 use heddle_conntrack::transfer::ConnCopy;
-use heddle_conntrack::{Conntrack, Endpoint, Phase, Tuple, bits};
+use heddle_conntrack::{Conntrack, Endpoint, Tuple, bits};
 use std::net::IpAddr;
 
 const NOW: u64 = 1000;
@@ -112,21 +112,7 @@ fn udp(src: &str, port: u32) -> ConnCopy {
         proto: 17,
         ipv6: false,
     };
-    ConnCopy {
-        orig,
-        reply: orig.reversed(),
-        nat: None,
-        parent: None,
-        helper: None,
-        mark: 0,
-        label: 0,
-        left_ms: 30_000,
-        tcp: None,
-        loose: false,
-        phase: Phase::Both,
-        skews: [0; 2],
-        expected: Vec::new(),
-    }
+    ConnCopy::new(orig, 30_000)
 }
 
 fn sources(ct: &Conntrack, zone: u16) -> Vec<IpAddr> {

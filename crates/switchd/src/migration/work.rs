@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use heddle_conntrack::Conntrack;
+use heddle_conntrack::scan::Seen;
 use heddle_conntrack::transfer::{ConnCopy, Imported};
 use heddle_migration::connection::{Chunk, Connections};
 
@@ -139,12 +140,13 @@ fn each_part(mut step: impl FnMut(u32) -> Option<u32>) {
     }
 }
 
-fn end_all(tracker: &Conntrack, session: &Session, now_ms: u64, only_imported: bool) -> usize {
+/// Ends the port's connections of which `is` is true. Returns their number.
+fn end_all(tracker: &Conntrack, session: &Session, now_ms: u64, is: impl Fn(&Seen<'_>) -> bool) -> usize {
     let addresses = session.selection.bits();
     let mut ended = 0;
     each_part(|at| {
         let (n, next) = tracker.end_where(now_ms, at, BATCH, |seen| {
-            (!only_imported || seen.is_imported()) && session.selection.position(seen, &addresses).is_some()
+            is(seen) && session.selection.position(seen, &addresses).is_some()
         });
         ended += n;
         next
@@ -156,8 +158,13 @@ fn end_all(tracker: &Conntrack, session: &Session, now_ms: u64, only_imported: b
 /// again. Returns the number of these connections.
 pub(crate) fn finish(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
     if session.role == Role::Source {
-        return end_all(tracker, session, now_ms, false);
+        return end_all(tracker, session, now_ms, |_| true);
     }
+    settle_all(tracker, session, now_ms)
+}
+
+/// Returns the number of the port's connections that were imported.
+fn settle_all(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
     let addresses = session.selection.bits();
     let mut settled = 0;
     each_part(|at| {
@@ -171,11 +178,18 @@ pub(crate) fn finish(tracker: &Conntrack, session: &Session, now_ms: u64) -> usi
     settled
 }
 
-/// Gives a move up. The source keeps all connections; the target ends the imported ones. Returns the number
-/// of ended connections.
+/// Gives a move up. The source keeps all connections. The target ends the imported ones, except those that
+/// it had before: the guest may be here, and a file was imported again. Returns the number of ended
+/// connections.
 pub(crate) fn abort(tracker: &Conntrack, session: &Session, now_ms: u64) -> usize {
     match session.role {
         Role::Source => 0,
-        Role::Target => end_all(tracker, session, now_ms, true),
+        Role::Target => {
+            let ended = end_all(tracker, session, now_ms, |seen| {
+                seen.is_imported() && !seen.was_here()
+            });
+            settle_all(tracker, session, now_ms);
+            ended
+        }
     }
 }

@@ -68,6 +68,7 @@ impl BridgeReconciler {
                 name: iface.name.clone(),
                 mac: iface.status.mac,
                 carrier: iface.status.admin_up && iface.status.link_up,
+                link_resets: iface.status.link_resets,
                 dp: iface.device().map(|(_, no)| no),
                 lacp: interface.lacp_link(iface.no),
                 bfd: iface.bfd_port(),

@@ -156,7 +156,7 @@ impl BridgeReconciler {
         missing.sort_by_key(|(_, i)| {
             (
                 i.ofport_request.is_none(),
-                i.ofport_request != i.ofport,
+                i.ofport_request.is_some() && i.ofport_request != i.ofport,
                 i.ofport.is_none(),
             )
         });

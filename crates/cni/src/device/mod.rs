@@ -5,28 +5,41 @@
 //! [`BEFORE`]). DEL moves the device back and restores that state. If the pod's namespace was removed before,
 //! the kernel has moved the device to the initial namespace, and DEL only restores the state.
 //!
+//! **Passed through.** A virtual function that is bound to `vfio-pci` has no netdev. A program in the pod
+//! opens it (a virtual machine of KubeVirt, DPDK), and that driver gets its address from the card. So the
+//! plug-in leaves the function where it is, and only sets its address and trust at the card.
+//!
 //! **Trust.** Tenants may write the configuration. So without the administrator's permission, a pod gets only
 //! a virtual function. Every device must be unused: without IP addresses and master, and no port of the
 //! switch.
 
+mod restore;
+
+pub(crate) use restore::{give_back, is_passed};
+
 use crate::conf::{Conf, mac_text};
-use crate::db::{Db, IFNAME, NETNS, NETNS_INODE, PodInterface};
+use crate::db::Db;
 use crate::error::{Code, Failure, fail, kernel};
 use crate::names;
 use crate::pod::Pod;
 use crate::sysfs::{Sysfs, Vf, is_pci};
+use heddle_sys::NetConfig;
 use heddle_sys::net_config::{Change, Device, VfChange};
-use heddle_sys::{NetConfig, netns};
-use serde::{Deserialize, Serialize};
-use std::path::Path;
+use restore::SavedState;
 
 /// Key of `external_ids`: the device's state before ADD, [`SavedState`] as JSON.
 pub(crate) const BEFORE: &str = "heddle-cni/device";
 
+/// Drivers of devices that programs open themselves: vfio-pci, and its variants for some cards.
+fn passes_through(driver: &str) -> bool {
+    driver == "vfio-pci" || driver.ends_with("-vfio-pci") || driver.ends_with("_vfio_pci")
+}
+
 /// A device of the host for a pod, and its representor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HostDevice {
-    pub(crate) device: Device,
+    /// The netdev; `None`: the device is passed through.
+    netdev: Option<Device>,
     /// PCI address, if the configuration has it in place of the name.
     pub(crate) pci: Option<String>,
     /// Name of the representor.
@@ -34,21 +47,6 @@ pub(crate) struct HostDevice {
     /// Interface index of the representor, and its MTU in bytes.
     port: (u32, u32),
     vf: Option<Vf>,
-}
-
-/// State of a device before it went to a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-struct SavedState {
-    name: String,
-    mac: Option<[u8; 6]>,
-    mtu: u32,
-    /// MTU of the representor, bytes.
-    port_mtu: u32,
-    /// Address on the bus, by which DEL finds the device under any name; empty for a virtual device.
-    bus: String,
-    /// Netdev of the physical function, and the number of the virtual function.
-    vf: Option<(String, u32)>,
 }
 
 impl HostDevice {
@@ -67,15 +65,16 @@ impl HostDevice {
                 format!("deviceID {id:?} is not a PCI address like 0000:03:00.2"),
             ),
             (Some(id), _) => Self::by_pci(id, sysfs).map(|(name, vf)| (name, Some(id.to_owned()), vf)),
-            (None, Some(name)) => allowed("device", name).map(|()| (name.clone(), None, None)),
+            (None, Some(name)) => allowed("device", name).map(|()| (Some(name.clone()), None, None)),
             (None, None) => fail(
                 Code::NoKind,
                 "kind device: the runtime gave no deviceID, and the configuration names no device",
             ),
         };
         let (name, pci, vf) = named?;
+        let shown = name.as_ref().or(pci.as_ref()).map_or("", String::as_str);
         if vf.is_none() && conf.own.trust.is_some() {
-            return fail(Code::Conf, format!("trust: {name} is no virtual function"));
+            return fail(Code::Conf, format!("trust: {shown} is no virtual function"));
         }
         let representor = match (&conf.own.representor, &pci, &vf) {
             (Some(given), ..) => {
@@ -96,9 +95,9 @@ impl HostDevice {
                     );
                 }
             },
-            _ => return fail(Code::Conf, format!("device {name}: representor is missing")),
+            _ => return fail(Code::Conf, format!("device {shown}: representor is missing")),
         };
-        let device = unused(host, db, &name)?;
+        let netdev = name.map(|name| unused(host, db, &name)).transpose()?;
         let Some(port) = host.device(&representor).map_err(|e| kernel(&representor, &e))? else {
             return fail(
                 Code::NoKind,
@@ -112,7 +111,7 @@ impl HostDevice {
             );
         }
         Ok(Self {
-            device,
+            netdev,
             pci,
             representor,
             port: (port.ifindex, port.mtu_bytes),
@@ -120,8 +119,8 @@ impl HostDevice {
         })
     }
 
-    /// Netdev of a PCI device, and its virtual function, if it is one.
-    fn by_pci(id: &str, sysfs: &Sysfs) -> Result<(String, Option<Vf>), Failure> {
+    /// Netdev of a PCI device, and its virtual function, if it is one. No netdev: it is passed through.
+    fn by_pci(id: &str, sysfs: &Sysfs) -> Result<(Option<String>, Option<Vf>), Failure> {
         if !sysfs.has_pci(id) {
             return fail(Code::NoKind, format!("deviceID {id}: there is no such device"));
         }
@@ -130,7 +129,16 @@ impl HostDevice {
             allowed("deviceID", id)?;
         }
         match (sysfs.netdev(id), sysfs.driver(id)) {
-            (Some(name), _) => Ok((name, vf)),
+            (Some(name), _) => Ok((Some(name), vf)),
+            (None, Some(driver)) if passes_through(&driver) => match vf {
+                Some(vf) => Ok((None, Some(vf))),
+                None => fail(
+                    Code::Conf,
+                    format!(
+                        "deviceID {id} is bound to {driver} and is no virtual function: nothing can set its address"
+                    ),
+                ),
+            },
             (None, Some(driver)) => fail(
                 Code::NoKind,
                 format!("deviceID {id} has no netdev here: driver {driver}, or another pod has it"),
@@ -141,28 +149,35 @@ impl HostDevice {
 
     /// The value of [`BEFORE`].
     pub(crate) fn before(&self) -> String {
+        let device = self.netdev.clone().unwrap_or_default();
         let before = SavedState {
-            name: self.device.name.clone(),
-            mac: self.device.mac,
-            mtu: self.device.mtu_bytes,
+            name: device.name,
+            mac: device.mac,
+            mtu: device.mtu_bytes,
             port_mtu: self.port.1,
-            bus: self.device.bus_address.clone(),
+            bus: match &self.netdev {
+                Some(_) => device.bus_address,
+                None => self.pci.clone().unwrap_or_default(),
+            },
             vf: self.vf.as_ref().map(|vf| (vf.pf.clone(), vf.number)),
+            passed: self.netdev.is_none(),
         };
         serde_json::to_string(&before).unwrap_or_default()
     }
 
-    /// Moves the device into the pod. Sets its address at the card, so that the pod cannot use another one.
+    /// Moves the device into the pod; returns its netdev there. Also sets its address at the card. If the
+    /// driver does not support that, the pod can change its address.
     pub(crate) fn give(
         &self,
         host: &NetConfig,
         pod: &Pod,
         conf: &Conf,
         change: &Change<'_>,
-    ) -> Result<Device, Failure> {
-        let device = pod.take(host, &self.device, change)?;
+    ) -> Result<Option<Device>, Failure> {
+        let taken = self.netdev.as_ref().map(|device| pod.take(host, device, change));
+        let device = taken.transpose()?;
         let port = Change {
-            mtu_bytes: Some(device.mtu_bytes),
+            mtu_bytes: device.as_ref().map(|d| d.mtu_bytes).or(change.mtu_bytes),
             up: Some(true),
             ..Change::default()
         };
@@ -193,7 +208,7 @@ impl HostDevice {
         };
         match set(VfChange { mac, trust: None }) {
             // The netdev has the address, but the driver cannot make the card enforce it.
-            Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {}
+            Err(e) if e.kind() == std::io::ErrorKind::Unsupported && self.netdev.is_some() => {}
             done => done.map_err(|e| named("address", e))?,
         }
         set(VfChange { mac: None, trust }).map_err(|e| named("trust", e))
@@ -239,111 +254,52 @@ fn unused(host: &NetConfig, db: &mut Db, name: &str) -> Result<Device, Failure> 
     }
 }
 
-/// Moves the device of a pod's Interface back to the host, and restores its state. Errors are ignored: the
-/// pod is gone in any case.
-pub(crate) fn give_back(interface: &PodInterface) {
-    let Ok(before) = serde_json::from_str::<SavedState>(interface.id(BEFORE)) else {
-        return;
-    };
-    let Ok(host) = NetConfig::new(None) else { return };
-    let down = Change {
-        up: Some(false),
-        ..Change::default()
-    };
-    if let Ok(Some(port)) = host.device(&interface.name) {
-        let changed = before.port_mtu != 0 && before.port_mtu != port.mtu_bytes;
-        let down = Change {
-            mtu_bytes: changed.then_some(before.port_mtu),
-            ..down
-        };
-        let _ = host.change(port.ifindex, &down);
-    }
-    take_out(interface, &before, &host);
-    let here = match before.bus.is_empty() {
-        true => host.device(&before.name).ok().flatten(),
-        false => by_bus(&host, &before.bus),
-    };
-    if let Some(device) = here {
-        let _ = host.change(device.ifindex, &down);
-        let state = Change {
-            mac: before.mac.filter(|_| device.mac != before.mac),
-            mtu_bytes: Some(before.mtu).filter(|mtu| *mtu != 0 && *mtu != device.mtu_bytes),
-            ..Change::default()
-        };
-        free_vf(&before, &host);
-        if state.mac.is_some() || state.mtu_bytes.is_some() {
-            let _ = host.change(device.ifindex, &state);
-        }
-        if device.name != before.name {
-            let name = Change {
-                name: Some(&before.name),
-                ..Change::default()
-            };
-            let _ = host.change(device.ifindex, &name);
-        }
-    }
-}
-
-/// Moves the device out of the pod's namespace, if the namespace exists and has it.
-fn take_out(interface: &PodInterface, saved: &SavedState, host: &NetConfig) {
-    let inode = interface.id(NETNS_INODE).parse().ok();
-    let path = interface.id(NETNS);
-    if !Pod::exists(path, inode) {
-        return;
-    }
-    let Ok(pod) = Pod::open(path) else { return };
-    let device = match saved.bus.is_empty() {
-        true => pod.device(interface.id(IFNAME)).ok().flatten(),
-        false => by_bus(&pod.net, &saved.bus),
-    };
-    let (Some(device), Ok(home)) = (device, netns::open(Path::new("/proc/self/ns/net"))) else {
-        return;
-    };
-    let back = |name| {
-        let change = Change {
-            namespace: Some(&home),
-            name,
-            up: Some(false),
-            ..Change::default()
-        };
-        pod.net.change(device.ifindex, &change)
-    };
-    if let Err(e) = back(Some(&saved.name)) {
-        // Another device has the name now.
-        if e.kind() == std::io::ErrorKind::AlreadyExists {
-            let spare = format!("hdb{}", device.ifindex);
-            let _ = back(host.device(&spare).ok().flatten().is_none().then_some(&spare));
-        }
-    }
-}
-
-/// Resets the card's settings of a virtual function to the driver's defaults.
-fn free_vf(saved: &SavedState, host: &NetConfig) {
-    let Some((pf, number)) = &saved.vf else { return };
-    if let Ok(Some(pf)) = host.device(pf) {
-        for change in [
-            VfChange {
-                mac: Some([0; 6]),
-                trust: None,
-            },
-            VfChange {
-                mac: None,
-                trust: Some(false),
-            },
-        ] {
-            let _ = host.change_vf(pf.ifindex, *number, change);
-        }
-    }
-}
-
-fn by_bus(net: &NetConfig, bus: &str) -> Option<Device> {
-    net.devices().ok()?.into_iter().find(|d| d.bus_address == bus)
-}
-
 /// For the log: the device and its address.
 impl std::fmt::Display for HostDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mac = self.device.mac.map(mac_text).unwrap_or_default();
-        write!(f, "{} ({mac}), port {}", self.device.name, self.representor)
+        let name = match (&self.netdev, &self.pci) {
+            (Some(device), _) => {
+                let mac = device.mac.map(mac_text).unwrap_or_default();
+                format!("{} ({mac})", device.name)
+            }
+            (None, pci) => format!("{} (passed through)", pci.as_deref().unwrap_or_default()),
+        };
+        write!(f, "{name}, port {}", self.representor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sysfs::tests::card;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn functions_with_and_without_a_netdev() {
+        let (dir, sysfs) = card(["pf1vf0", "pf1vf1"]);
+        let pci = dir.path().join("bus/pci/devices");
+        let found = HostDevice::by_pci("0000:03:02.0", &sysfs).unwrap();
+        assert_eq!(found.0.as_deref(), Some("ens1v0"));
+        std::fs::remove_dir_all(pci.join("0000:03:02.0/net")).unwrap();
+        let why = |id: &str| HostDevice::by_pci(id, &sysfs).unwrap_err();
+        let refused = why("0000:03:02.0");
+        assert_eq!(refused.code, Code::NoKind as u64);
+        assert!(
+            refused
+                .msg
+                .contains("no netdev here: driver igbvf, or another pod has it"),
+            "{}",
+            refused.msg
+        );
+        for driver in ["vfio-pci", "mlx5_vfio_pci", "nvgrace-gpu-vfio-pci"] {
+            std::fs::remove_file(pci.join("0000:03:02.0/driver")).unwrap();
+            symlink(format!("../../drivers/{driver}"), pci.join("0000:03:02.0/driver")).unwrap();
+            let (netdev, vf) = HostDevice::by_pci("0000:03:02.0", &sysfs).unwrap();
+            assert_eq!((netdev, vf.map(|vf| vf.number)), (None, Some(0)), "{driver}");
+        }
+        // A whole card is not given away, also if vfio-pci has it.
+        symlink("../../drivers/vfio-pci", pci.join("0000:03:00.1/driver")).unwrap();
+        std::fs::remove_dir_all(pci.join("0000:03:00.1/net")).unwrap();
+        assert_eq!(why("0000:03:00.1").code, Code::Conf as u64);
     }
 }
