@@ -225,6 +225,15 @@ impl Offload {
     pub fn served_ports(&self) -> Vec<(String, String)> {
         self.0.lock().backend.served_ports()
     }
+    /// The back ends, in the order in which flows are offered to them. Each has a name, and the ports whose
+    /// flows it may have, with the index of the port's device.
+    pub fn providers(&self) -> Vec<(&'static str, Vec<(PortNo, u32)>)> {
+        let inner = self.0.lock();
+        let with_index = |no: PortNo| Some((no, inner.ports.get(&no)?.0));
+        let each =
+            |(name, ports): (_, Vec<PortNo>)| (name, ports.into_iter().filter_map(with_index).collect());
+        inner.backend.providers().into_iter().map(each).collect()
+    }
     /// Number of waiting flows by reason, in descending order.
     pub fn waiting(&self) -> Vec<(Why, usize)> {
         let inner = self.0.lock();

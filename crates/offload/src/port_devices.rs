@@ -37,6 +37,13 @@ impl PortDevices {
     pub(crate) fn get(&self, no: PortNo) -> Option<&PortDevice> {
         self.ports.get(&no)
     }
+    /// All ports on devices that `has` selects by interface index, sorted.
+    pub(crate) fn on(&self, has: impl Fn(u32) -> bool) -> Vec<PortNo> {
+        let on = self.ports.iter().filter(|(_, d)| has(d.ifindex));
+        let mut all: Vec<PortNo> = on.map(|(no, _)| *no).collect();
+        all.sort_unstable();
+        all
+    }
     /// Marks a device: [`Self::set`] returns its ports next time.
     pub(crate) fn mark(&mut self, ifindex: u32) {
         self.marked.push(ifindex);

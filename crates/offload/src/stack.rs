@@ -148,6 +148,9 @@ impl Backend for Stack {
     fn left_ports(&self) -> Vec<(String, String)> {
         self.all.iter().flat_map(|b| b.left_ports()).collect()
     }
+    fn providers(&self) -> Vec<(&'static str, Vec<PortNo>)> {
+        self.all.iter().flat_map(|b| b.providers()).collect()
+    }
     fn served_ports(&self) -> Vec<(String, String)> {
         self.all.iter().flat_map(|b| b.served_ports()).collect()
     }

@@ -21,6 +21,8 @@ pub enum Why {
     Partly,
     /// The back end does not support the tunnel: its property or action.
     Tunnel(&'static str),
+    /// The kernel's device of the tunnel cannot be made; the error number.
+    TunnelDevice(i32),
     /// More actions than a back end runs.
     TooManyActions,
     /// More masks than a back end looks at for packets of one port.
@@ -58,6 +60,10 @@ impl fmt::Display for Why {
             Why::Action(name) => return write!(f, "its action {name} is done by workers only"),
             Why::Partly => "it rewrites part of a field and does not match the rest",
             Why::Tunnel(what) => return write!(f, "its tunnel {what}"),
+            Why::TunnelDevice(errno) => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                return write!(f, "its tunnel has no device of the kernel: {error}");
+            }
             Why::TooManyActions => "it has too many actions",
             Why::TooManyMasks => "its input port has too many masks",
             Why::InPort => "its input port is not offloaded",

@@ -113,6 +113,8 @@ def scenario_pods_on_veths(lab):
     assert "offloaded:yes, dp:tc" in dump and "dp:ebpf" not in dump, dump
     shown = p.appctl("heddle/offload")
     assert "port va is served by tc in the kernel: eBPF is off" in shown, shown
+    shown = p.appctl("dpif/offload/show")
+    assert re.search(r"^  tc\n(  - .*\n)*  - va: port_no: \d+, ifindex: \d+\n", shown, re.M), shown
     p.serve("b")
     before = stats(p)
     rate = p.stream("a", "10.9.0.2", seconds=5)
@@ -285,7 +287,111 @@ def scenario_filters_of_others(lab):
     settled(p, "a", "10.9.0.2")
 
 
-@limit(120)
+HERE, THERE = "172.31.0.1", "172.31.0.2"
+
+
+def underlay(p):
+    """A pod, and a node `peer` behind the device up0, which is in no bridge."""
+    pod(p, "a")
+    p.run(f"ip netns add peer && ip link add up0 type veth peer name eth0 netns peer && ip addr add {HERE}/24 dev up0 && ip link set up0 up && "
+          f"ip -n peer addr add {THERE}/24 dev eth0 && ip -n peer link set lo up && ip -n peer link set eth0 up && "
+          "ip link set va mtu 1400 && ip -n a link set eth0 mtu 1400")
+    p.pings("peer", HERE, 3, lost=2)
+
+
+def tunnel(p, kind, port, device, **options):
+    """The tunnel t0, with the peer's device tun9."""
+    words = " ".join(f"options:{key}={value}" for key, value in options.items())
+    p.vsctl("--if-exists del-port br-int t0")
+    p.vsctl(f"add-port br-int t0 -- set interface t0 type={kind} ofport_request=9 options:remote_ip={THERE} options:key=77 "
+            f"options:dst_port={port} {words}")
+    p.run(f"ip -n peer link del tun9 2>/dev/null; ip -n peer link add tun9 type {device} dstport {port} && "
+          "ip -n peer addr add 10.9.0.9/24 dev tun9 && ip -n peer link set tun9 mtu 1400 up")
+
+
+def inside(all_frames, at):
+    """The outer frames whose inner one, from this offset on, is a datagram to port 5001: others are neighbours' requests."""
+    return [f for f in all_frames if f[at + 12:at + 14] == b"\x08\0" and f[at + 23] == 17 and f[at + 36:at + 38] == (5001).to_bytes(2)]
+
+
+def outer(frame):
+    """An outer frame without what each packet has of its own: identification, UDP source port, checksums. Also without Geneve's
+    bit for critical options, which tc does not set."""
+    fields = bytearray(frame)
+    if len(fields) > 45 and fields[44:46] == b"\x65\x58":
+        fields[43] &= ~0x40
+    fields[18:20] = fields[24:26] = fields[34:36] = bytes(2)
+    fields[40:42] = b"\0\1" if any(fields[40:42]) else b"\0\0"
+    return bytes(fields)
+
+
+@limit(1500)
+def scenario_into_tunnels(lab):
+    """Packets into VXLAN and Geneve leave by the kernel's tunnel devices with the headers that workers write, and what comes back
+    is taken by workers. The devices come and go with flows, and those of other programs are left alone."""
+    # Flows must not expire between two commands on a busy machine.
+    p = started(lab, "max-idle=120000", modules=(*MODULES, "act_tunnel_key", "vxlan", "geneve"))
+    underlay(p)
+    p.serve("peer")
+    p.run(f"ovs-ofctl add-tlv-map {RUN}/br-int.mgmt '{{class=0x102,type=0x80,len=4}}->tun_metadata0'")
+    for kind, port, device, actions, options in (
+            ("vxlan", 5789, f"vxlan id 77 local {THERE} remote {HERE}", "output:9", {"tos": 184, "ttl": 33}),
+            ("geneve", 5081, f"geneve id 77 remote {HERE}", "set_field:0x10002->tun_metadata0,output:9", {"csum": "true"})):
+        tunnel(p, kind, port, device, **options)
+        flows(p, f"priority=100,udp,in_port=1,tp_dst=5001,actions={actions}", "priority=0,actions=NORMAL")
+        # One datagram by a worker, then many by the filter.
+        frame = datagram(1000, 5001, target="b")
+        at = 50 if kind == "vxlan" else 58
+        slow = p.wait("a frame by a worker", lambda: inside(sent(p, "a", [frame], "peer", seconds=1), at))[-1]
+        warmed(p, frame, "dst=5001", target="peer")
+        name = f"{'vxlan' if kind == 'vxlan' else 'genev'}_sys_{port}"
+        shown = p.run(f"ip link show {name} && tc -s filter show dev va ingress")
+        assert "tunnel_key" in shown and f"Egress Redirect to device {name}" in shown, shown
+        before, all_frames = counts(p, "udp,in_port=1,tp_dst=5001"), [datagram(1000, 5001, b"%06d" % n * 10) for n in range(100)]
+        forwarded = stats(p)["forwarded-packets"]
+        arrived = inside(sent(p, "a", all_frames, "peer"), at)
+        after = counts(p, "udp,in_port=1,tp_dst=5001")
+        assert [f[at:] for f in arrived] == all_frames, (len(arrived), len(all_frames))
+        one = inside(sent(p, "a", [frame], "peer"), at)
+        assert [outer(f) for f in one] == [outer(slow)], (one[0].hex(), slow.hex())
+        assert stats(p)["forwarded-packets"] - forwarded >= 100, stats(p)
+        assert after[0] - before[0] == 100 and after[1] - before[1] == sum(map(len, all_frames)), (before, after)
+        # Both ways: workers take packets out of the tunnel.
+        p.meet("a", "10.9.0.9")
+        p.pings("a", "10.9.0.9", 10)
+        before = stats(p)
+        rate = p.stream("a", "10.9.0.9", seconds=5)
+        share = (stats(p)["forwarded-bytes"] - before["forwarded-bytes"]) * 8e-6 / (rate * 5)
+        assert share > 0.5, (before, stats(p), rate)
+        rate_back = p.stream("a", "10.9.0.9", seconds=5, options="-R")
+        snmp = [line.split() for line in p.run("ip netns exec peer cat /proc/net/snmp").splitlines() if line.startswith("Tcp:")]
+        assert dict(zip(*snmp))["InCsumErrors"] == "0", snmp
+        p.tell(f"{kind}: headers as workers write them; TCP {rate:.0f} Mbit/s, {share:.0%} of it by filters, {rate_back:.0f} back by workers")
+    # Another program removes the device.
+    p.run(f"ip link del {name}")
+    warmed(p, frame, "dst=5001", target="peer")
+    p.wait("the device to be made again", lambda: name in p.run("ip -br link") and inside(sent(p, "a", [frame], "peer", seconds=0.3), at))
+    # After a kill the filter and the device forward on; the next switch takes both over.
+    p.kill_daemon()
+    assert len(inside(sent(p, "a", all_frames[:20], "peer"), at)) == 20
+    p.start_daemon()
+    into = "priority=100,udp,in_port=1,tp_dst=5001,actions=output:9", "priority=0,actions=NORMAL"
+    flows(p, *into)
+    warmed(p, frame, "dst=5001", target="peer")
+    assert stats(p)["tunnel-devices"] == 1, stats(p)
+    # The device goes with the last flow.
+    p.vsctl("del-port br-int t0")
+    p.wait("the device to go", lambda: "_sys_" not in p.run("ip -br link"), timeout=120)
+    # A device of another program has the tunnel's port.
+    p.run(f"ip link add theirs type geneve id 5 remote {THERE} dstport 5081 && ip link set theirs up")
+    tunnel(p, "geneve", 5081, f"geneve id 77 remote {HERE}")
+    flows(p, *into)
+    p.wait("frames by workers", lambda: inside(sent(p, "a", [frame], "peer", seconds=0.5), 50))
+    p.wait("the reason", lambda: "another program" in p.appctl("heddle/offload udp,in_port=va,tp_dst=5001"))
+    assert "theirs" in p.run("ip -br link") and "_sys_" not in p.run("ip -br link")
+
+
+@limit(300)
 def scenario_kernel_without_flower(lab):
     """One line in the log has the reason, and workers forward."""
     p = started(lab, modules=("veth", "tun", "sch_ingress", "cls_bpf"))

@@ -8,6 +8,7 @@
 //!   it corrects a wrong TCP or UDP checksum of the sender. Rewrites of Ethernet addresses, and of IPv4
 //!   fields outside the pseudo-header, leave TCP and UDP checksums as they are.
 //! * A dropped packet is `gact drop`.
+//! * Into a tunnel: `tunnel_key` ([`super::encap`]), then a redirect to the tunnel's device.
 //! * The first action carries the cookie ([`Cookie`]).
 //!
 //! **Addresses.** `csum` skips GSO packets, and `pedit` updates no checksum. The pseudo-header checksum of a
@@ -17,6 +18,7 @@
 //! refused. A filter that only a card runs has `pedit`, since cards do not take `nat`.
 
 use super::attrs::{self, Base, Word};
+use super::encap::Encap;
 use crate::rule::VLAN_PRESENT;
 use crate::{Op, Rule, Why};
 use heddle_datapath_api::PortNo;
@@ -62,8 +64,15 @@ impl Cookie {
     }
 }
 
-/// The actions of a rule. `card_only`: only a card runs them, the kernel does not. `device`: interface index
-/// of a port's device.
+/// The tunnel that a rule leads into.
+pub(super) struct IntoTunnel<'a> {
+    pub(super) encap: &'a Encap,
+    /// Interface index of the tunnel's device.
+    pub(super) ifindex: u32,
+}
+
+/// The actions of a rule. `card_only`: only a card runs them, the kernel does not. `tunnel`: the tunnel of a
+/// rule with [`Op::Encap`]. `device`: interface index of a port's device.
 ///
 /// # Errors
 /// The reason why tc cannot do the steps.
@@ -71,16 +80,18 @@ pub(super) fn of(
     rule: &Rule,
     cookie: Cookie,
     card_only: bool,
+    tunnel: Option<IntoTunnel<'_>>,
     device: impl Fn(PortNo) -> Option<u32>,
 ) -> Result<Vec<TcAction>, Why> {
     let mut all = Vec::new();
     let mut edits = Edits::new(rule);
     let mut ops = rule.ops.iter().peekable();
+    let mut by_tunnel = None;
     while let Some(op) = ops.next() {
         match op {
             Op::Output(no) => {
                 edits.flush(&mut all);
-                let to = device(*no).ok_or(Why::OutPort)?;
+                let to = by_tunnel.take().or_else(|| device(*no)).ok_or(Why::OutPort)?;
                 all.push(mirred(to, ops.peek().is_none()));
             }
             Op::PopVlan => {
@@ -107,7 +118,13 @@ pub(super) fn of(
             }
             Op::Ct(_) | Op::CtClear => return Err(Why::Action("ct (through tc)")),
             Op::Recirc(_) => return Err(Why::Action("recirc (through tc)")),
-            Op::Encap | Op::Decap(_) => return Err(Why::Tunnel("is not offloaded through tc")),
+            Op::Encap => {
+                edits.flush(&mut all);
+                let into = tunnel.as_ref().ok_or(Why::OutPort)?;
+                all.push(into.encap.action());
+                by_tunnel = Some(into.ifindex);
+            }
+            Op::Decap(_) => return Err(super::ENDS_HERE),
             other => edits.add(other)?,
         }
     }

@@ -1,9 +1,10 @@
-//! Attributes and actions of tc for which `netlink-packet-route` has no types. They are `gact`, `vlan`,
-//! `pedit`, `csum`, and the number of VLAN tags of `flower`. Layouts are from `linux/tc_act/tc_*.h` and
-//! `linux/pkt_cls.h`.
+//! Attributes and actions of tc for which `netlink-packet-route` has no types, or not all attributes. They
+//! are `gact`, `vlan`, `pedit`, `csum`, `tunnel_key`, and the number of VLAN tags of `flower`. Layouts are
+//! from `linux/tc_act/tc_*.h` and `linux/pkt_cls.h`.
 
 use netlink_packet_core::{DefaultNla, Emitable as _, NLA_F_NESTED};
 use netlink_packet_route::tc::{TcAction, TcActionAttribute, TcActionOption};
+use std::net::IpAddr;
 
 /// Control values of actions: drop the packet; continue with the next action.
 pub(super) const TC_ACT_SHOT: u32 = 2;
@@ -30,6 +31,23 @@ const TCA_PEDIT_KEYS_EX: u16 = 5;
 const TCA_PEDIT_KEY_EX: u16 = 6;
 const TCA_PEDIT_KEY_EX_HTYPE: u16 = 1;
 const TCA_PEDIT_KEY_EX_CMD: u16 = 2;
+const TCA_TUNNEL_KEY_PARMS: u16 = 2;
+const TCA_TUNNEL_KEY_ENC_IPV4_SRC: u16 = 3;
+const TCA_TUNNEL_KEY_ENC_IPV4_DST: u16 = 4;
+const TCA_TUNNEL_KEY_ENC_IPV6_SRC: u16 = 5;
+const TCA_TUNNEL_KEY_ENC_IPV6_DST: u16 = 6;
+const TCA_TUNNEL_KEY_ENC_KEY_ID: u16 = 7;
+const TCA_TUNNEL_KEY_ENC_DST_PORT: u16 = 9;
+const TCA_TUNNEL_KEY_NO_CSUM: u16 = 10;
+const TCA_TUNNEL_KEY_ENC_OPTS: u16 = 11;
+const TCA_TUNNEL_KEY_ENC_TOS: u16 = 12;
+const TCA_TUNNEL_KEY_ENC_TTL: u16 = 13;
+const TCA_TUNNEL_KEY_NO_FRAG: u16 = 14;
+const TCA_TUNNEL_KEY_ENC_OPTS_GENEVE: u16 = 1;
+const TCA_TUNNEL_KEY_ENC_OPT_GENEVE_CLASS: u16 = 1;
+const TCA_TUNNEL_KEY_ENC_OPT_GENEVE_TYPE: u16 = 2;
+const TCA_TUNNEL_KEY_ENC_OPT_GENEVE_DATA: u16 = 3;
+const TCA_TUNNEL_KEY_ACT_SET: u32 = 1;
 
 /// Checksums that `csum` updates (`TCA_CSUM_UPDATE_FLAG_*`).
 pub(super) const CSUM_IPV4: u32 = 1;
@@ -162,6 +180,64 @@ pub(super) fn pedit(words: &[Word]) -> TcAction {
             nest(TCA_PEDIT_KEYS_EX, &keys),
         ],
     )
+}
+
+/// The outer headers that a tunnel device writes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct TunnelKey {
+    pub(super) src: IpAddr,
+    pub(super) dst: IpAddr,
+    /// Network identifier.
+    pub(super) id: u32,
+    /// UDP destination port.
+    pub(super) port: u16,
+    pub(super) tos: u8,
+    pub(super) ttl: u8,
+    /// With an outer UDP checksum.
+    pub(super) csum: bool,
+    /// IPv4: the outer packet is not to be fragmented.
+    pub(super) dont_fragment: bool,
+    /// Options of Geneve: class in network order, type, data.
+    pub(super) options: Vec<([u8; 2], u8, Vec<u8>)>,
+}
+
+/// `tunnel_key set`.
+pub(super) fn tunnel_key_set(key: &TunnelKey) -> TcAction {
+    let mut parms = general(TC_ACT_PIPE);
+    parms.extend(TCA_TUNNEL_KEY_ACT_SET.to_ne_bytes());
+    let mut all = vec![DefaultNla::new(TCA_TUNNEL_KEY_PARMS, parms)];
+    let mut add = |kind, value: &[u8]| all.push(DefaultNla::new(kind, value.to_vec()));
+    match key.src {
+        IpAddr::V4(ip) => add(TCA_TUNNEL_KEY_ENC_IPV4_SRC, &ip.octets()),
+        IpAddr::V6(ip) => add(TCA_TUNNEL_KEY_ENC_IPV6_SRC, &ip.octets()),
+    }
+    match key.dst {
+        IpAddr::V4(ip) => add(TCA_TUNNEL_KEY_ENC_IPV4_DST, &ip.octets()),
+        IpAddr::V6(ip) => add(TCA_TUNNEL_KEY_ENC_IPV6_DST, &ip.octets()),
+    }
+    add(TCA_TUNNEL_KEY_ENC_KEY_ID, &key.id.to_be_bytes());
+    add(TCA_TUNNEL_KEY_ENC_DST_PORT, &key.port.to_be_bytes());
+    add(TCA_TUNNEL_KEY_NO_CSUM, &[u8::from(!key.csum)]);
+    add(TCA_TUNNEL_KEY_ENC_TOS, &[key.tos]);
+    add(TCA_TUNNEL_KEY_ENC_TTL, &[key.ttl]);
+    if key.dont_fragment {
+        add(TCA_TUNNEL_KEY_NO_FRAG, &[]);
+    }
+    let option = |(class, kind, data): &([u8; 2], u8, Vec<u8>)| {
+        nest(
+            TCA_TUNNEL_KEY_ENC_OPTS_GENEVE,
+            &[
+                DefaultNla::new(TCA_TUNNEL_KEY_ENC_OPT_GENEVE_CLASS, class.to_vec()),
+                DefaultNla::new(TCA_TUNNEL_KEY_ENC_OPT_GENEVE_TYPE, vec![*kind]),
+                DefaultNla::new(TCA_TUNNEL_KEY_ENC_OPT_GENEVE_DATA, data.clone()),
+            ],
+        )
+    };
+    if !key.options.is_empty() {
+        let options: Vec<DefaultNla> = key.options.iter().map(option).collect();
+        all.push(nest(TCA_TUNNEL_KEY_ENC_OPTS, &options));
+    }
+    action("tunnel_key", all)
 }
 
 /// Match on the number of VLAN tags.

@@ -5,20 +5,21 @@
 //! removes the old one, so a packet always finds one of the two. The kernel acknowledges each step before the
 //! next.
 //!
-//! **Counts.** The first action of a filter counts its packets. The kernel reports the counts in the reply to
-//! a removal. Packets in the microsecond between count and removal are forwarded, but not counted. The kernel
-//! counts bytes without Ethernet header and tag; [`counts_since_last`] adds them. It counts each segment of a
-//! GSO packet.
+//! **Counts.** The kernel reports the counts of a filter in the reply to its removal. Packets in the
+//! microsecond between count and removal are forwarded, but not counted.
 //!
 //! **Old actions.** A packet may still run the actions of a filter that was removed.
 //! [`FilterTable::settle`] waits for these packets.
 
 use super::TcPolicy;
-use super::actions::{self, Cookie};
+use super::actions::{self, Cookie, IntoTunnel};
+use super::counts::counts_since_last;
+use super::encap::Encap;
 use super::keys::Keys;
 use super::leftovers::{self, Leftover};
 use super::message::{self, Counted, FilterId, Reported};
 use super::ports::Device;
+use super::tunnel_devices::{self, TunnelDevices, TunnelId};
 use crate::miss::{self, CLAIM_TIMEOUT};
 use crate::others::Others;
 use crate::port_devices::{PortDevice, PortDevices};
@@ -28,7 +29,7 @@ use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_sys::route_batch::{RouteBatch, RouteRequest};
 use heddle_sys::shared_words;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
-use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, GetTrafficFilter, NewTrafficFilter};
+use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, NewTrafficFilter};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
@@ -47,15 +48,17 @@ const _: () = assert!(PRIORITIES as usize == 2 * PROTOCOLS.len());
 /// Highest priority number of a flow's filter: the last one before the other filters of the switch.
 pub(super) const LAST_PRIORITY: u16 = 0x4842;
 
-struct Installed {
-    filter_id: FilterId,
+pub(super) struct Installed {
+    pub(super) filter_id: FilterId,
     /// The second of the two priorities.
     second: bool,
     /// Bytes of each packet that the kernel does not count.
-    uncounted: u64,
-    read: Counted,
+    pub(super) uncounted: u64,
+    pub(super) read: Counted,
     /// Last counts, if the filter was already removed with all filters of its device.
     last: Option<Counted>,
+    /// The tunnels whose device it leads to.
+    tunnel: Option<TunnelId>,
 }
 
 pub(super) struct FilterTable {
@@ -75,8 +78,9 @@ pub(super) struct FilterTable {
     pub(super) claim_timeout: Duration,
     pub(super) others: Others,
     pub(super) rounds: u32,
-    installed: HashMap<Handle, Installed>,
+    pub(super) installed: HashMap<Handle, Installed>,
     pub(super) leftovers: Vec<Leftover>,
+    pub(super) tunnels: TunnelDevices,
     /// Filters were removed since the last call of [`FilterTable::settle`].
     unsettled: bool,
     refused: u64,
@@ -109,6 +113,7 @@ impl FilterTable {
             rounds: 0,
             installed: HashMap::new(),
             leftovers: Vec::new(),
+            tunnels: TunnelDevices::new(owner),
             unsettled: false,
             refused: 0,
             uncounted_removals: 0,
@@ -123,7 +128,7 @@ impl FilterTable {
         (self.cookie.era, self.priority) = mine;
         let flows = self.adopted();
         if flows > 0 {
-            log::info!(target: "netdev_offload", "tc: {flows} filters of an earlier process forward until others take their filter_id");
+            log::info!(target: "netdev_offload", "tc: {flows} filters of an earlier process forward until new ones take their place");
         }
     }
     pub(super) fn adopted(&self) -> usize {
@@ -141,12 +146,18 @@ impl FilterTable {
         results.into_iter().next().unwrap_or(Ok(())).map(|()| reported)
     }
 
-    /// Adds the filter of a rule with the id `filter_id`.
-    fn add(&mut self, filter_id: FilterId, keys: Keys, rule: &Rule) -> Result<(), Why> {
+    /// Adds the filter of a rule with the id `filter_id`, which leads into `tunnel`.
+    fn add(
+        &mut self,
+        filter_id: FilterId,
+        keys: Keys,
+        rule: &Rule,
+        tunnel: Option<IntoTunnel<'_>>,
+    ) -> Result<(), Why> {
         let ports = &self.ports;
         let card_only = self.policy == TcPolicy::SkipSw;
         let device = |no: PortNo| ports.get(no).map(|out| out.ifindex);
-        let actions = actions::of(rule, self.cookie, card_only, device)?;
+        let actions = actions::of(rule, self.cookie, card_only, tunnel, device)?;
         let flags = match self.policy {
             TcPolicy::None => 0,
             TcPolicy::SkipSw => message::SKIP_SW,
@@ -205,16 +216,42 @@ impl FilterTable {
             handle: at.wrapping_add(1),
         }
     }
-    /// Whether no packet of the input device is too long for an output device.
-    fn fits(&self, rule: &Rule, input: PortDevice) -> bool {
+    /// Whether no packet of the input device is too long for an output device, or for the tunnel.
+    pub(super) fn fits(&self, rule: &Rule, input: PortDevice) -> bool {
         let limit = |mtu: u32| if mtu == 0 { u32::MAX } else { mtu };
-        let outputs = rule.outputs().filter_map(|no| self.ports.get(no));
-        outputs.into_iter().all(|out| limit(input.mtu) <= limit(out.mtu))
+        let len = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        // The outer packet is longer by the inner Ethernet header and the outer headers behind Ethernet.
+        let longer = rule.outer.as_ref().map_or(0, |outer| len(outer.header.len()));
+        let longest = limit(input.mtu).saturating_add(longer);
+        let path = rule.outer.as_ref().map_or(u32::MAX, |outer| limit(outer.mtu));
+        let frame = u64::from(limit(input.mtu)) + ETHERNET_LEN;
+        let mut outputs = rule.outputs().filter_map(|no| self.ports.get(no));
+        outputs.all(|out| longest <= limit(out.mtu))
+            && longest <= path
+            && rule.max_frame.is_none_or(|max| frame <= max.into())
+    }
+    /// The tunnel that a rule leads into, with its device.
+    fn tunnel(&mut self, rule: &Rule) -> Result<Option<(Encap, u32)>, Why> {
+        let Some(outer) = &rule.outer else {
+            return Ok(None);
+        };
+        let encap = Encap::of(outer, crate::kernel::version())?;
+        // The kernel sends outer packets by its own route: that of the switch may be another one.
+        let route = tunnel_devices::route_device(&mut self.batch, encap.key.src, encap.key.dst);
+        let by = route.ok().flatten();
+        let mut outputs = rule.outputs().filter_map(|no| self.ports.get(no));
+        if !outputs.all(|out| Some(out.ifindex) == by) {
+            return Err(Why::Tunnel(
+                "leaves by another device than the kernel's route leads to",
+            ));
+        }
+        let device = self.tunnels.device_of(&mut self.batch, encap.id())?;
+        Ok(Some((encap, device)))
     }
     /// The device of a rule's input port.
     fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
-        if rule.tunnel || rule.outer.is_some() {
-            return Err(Why::Tunnel("is not offloaded through tc"));
+        if rule.tunnel {
+            return Err(super::ENDS_HERE);
         }
         let way = *self.ports.get(rule.in_port).ok_or(Why::InPort)?;
         if way.internal {
@@ -242,21 +279,37 @@ impl FilterTable {
         }
         Ok(way)
     }
-    pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+    /// Adds the filter of a flow. `second`: at the second priority.
+    fn add_flow(&mut self, at: Handle, rule: &Rule, second: bool) -> Result<Installed, Why> {
         let way = self.input(rule)?;
         let keys = Keys::of(rule)?;
-        let filter_id = self.filter_id(at, way.ifindex, keys.protocol, false);
-        self.add(filter_id, keys, rule)?;
+        let filter_id = self.filter_id(at, way.ifindex, keys.protocol, second);
+        let tunnel = self.tunnel(rule)?;
+        let into = tunnel.as_ref().map(|(encap, ifindex)| IntoTunnel {
+            encap,
+            ifindex: *ifindex,
+        });
+        self.add(filter_id, keys, rule, into)?;
         let tagged = rule.key.vlan & VLAN_PRESENT != 0;
-        let installed = Installed {
+        Ok(Installed {
             filter_id,
-            second: false,
+            second,
             uncounted: ETHERNET_LEN + if tagged { TAG_LEN } else { 0 },
             read: Counted::default(),
             last: None,
-        };
-        self.installed.insert(at, installed);
-        self.count_flows(way.ifindex, 1);
+            tunnel: tunnel.map(|(encap, _)| encap.id()),
+        })
+    }
+    fn insert_flow(&mut self, at: Handle, flow: Installed) {
+        self.count_flows(flow.filter_id.ifindex, 1);
+        if let Some(id) = flow.tunnel {
+            self.tunnels.count_flow(id, 1);
+        }
+        self.installed.insert(at, flow);
+    }
+    pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+        let flow = self.add_flow(at, rule, false)?;
+        self.insert_flow(at, flow);
         Ok(())
     }
     fn count_flows(&mut self, ifindex: u32, n: isize) {
@@ -270,30 +323,10 @@ impl FilterTable {
             return (FlowCounts::default(), Err(gone));
         };
         let second = !old.second;
-        let done = self.input(rule).and_then(|way| {
-            let keys = Keys::of(rule)?;
-            let filter_id = self.filter_id(at, way.ifindex, keys.protocol, second);
-            self.add(filter_id, keys, rule).map(|()| filter_id)
-        });
-        let filter_id = match done {
-            Ok(filter_id) => filter_id,
-            Err(why) => return (self.remove(at), Err(why)),
-        };
+        let done = self.add_flow(at, rule, second);
         let counts = self.remove(at);
-        let uncounted = match filter_id.protocol {
-            0x8100 => ETHERNET_LEN + TAG_LEN,
-            _ => ETHERNET_LEN,
-        };
-        let installed = Installed {
-            filter_id,
-            second,
-            uncounted,
-            read: Counted::default(),
-            last: None,
-        };
-        self.installed.insert(at, installed);
-        self.count_flows(filter_id.ifindex, 1);
-        (counts, Ok(()))
+        let done = done.map(|flow| self.insert_flow(at, flow));
+        (counts, done)
     }
     pub(super) fn remove(&mut self, at: Handle) -> FlowCounts {
         let Some(mut flow) = self.installed.remove(&at) else {
@@ -301,6 +334,9 @@ impl FilterTable {
         };
         if flow.last.is_none() {
             self.count_flows(flow.filter_id.ifindex, -1);
+        }
+        if let Some(id) = flow.tunnel {
+            self.tunnels.count_flow(id, -1);
         }
         match flow.last.take().or_else(|| self.delete_filter(flow.filter_id)) {
             Some(now) => counts_since_last(&mut flow, now, 0),
@@ -324,6 +360,17 @@ impl FilterTable {
             }
         }
     }
+    /// Another program removed the devices of these tunnels: flows that lead into them are installed again.
+    pub(super) fn reinstall_flows_into(&mut self, tunnels: &[TunnelId]) {
+        for (kind, port) in tunnels {
+            let name = kind.device_name(*port);
+            log::warn!(target: "netdev_offload", "{name}: another program removed it; flows into its tunnels are installed again");
+        }
+        let into = |flow: &&Installed| flow.tunnel.is_some_and(|id| tunnels.contains(&id));
+        for flow in self.installed.values().filter(into) {
+            self.ports.mark(flow.filter_id.ifindex);
+        }
+    }
     /// Waits until no packet uses the actions of a removed filter any more.
     pub(super) fn settle(&mut self) {
         if std::mem::take(&mut self.unsettled) {
@@ -335,74 +382,14 @@ impl FilterTable {
         self.unsettled = true;
         self.settle();
     }
-    pub(super) fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts)) {
-        let busy = self.devices.iter().filter(|(_, d)| d.flows > 0);
-        let busy: Vec<(u32, usize)> = busy.map(|(ifindex, d)| (*ifindex, d.flows)).collect();
-        for (ifindex, flows) in busy {
-            let mut seen = 0;
-            let (installed, cookie) = (&mut self.installed, self.cookie);
-            let done = self
-                .batch
-                .dump(GetTrafficFilter(message::flows_of(ifindex)), &mut |reply| {
-                    let Some(reported) = message::read(reply.payload) else {
-                        return;
-                    };
-                    let at = reported.filter_id.handle.wrapping_sub(1);
-                    let flow = installed
-                        .get_mut(&at)
-                        .filter(|flow| flow.filter_id == reported.filter_id);
-                    if let Some(flow) = flow.filter(|_| reported.cookie == Some(cookie)) {
-                        seen += 1;
-                        let counts = counts_since_last(flow, reported.counted, now_ms);
-                        if counts.packets > 0 {
-                            f(at, counts);
-                        }
-                    }
-                });
-            let cut = |e: &io::Error| e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
-            if done.as_ref().err().is_none_or(cut) && seen < flows {
-                self.reinstall_flows(ifindex, flows - seen);
-            }
-        }
-    }
-    /// Another program removed filters of a device: its flows are installed again.
-    fn reinstall_flows(&mut self, ifindex: u32, n: usize) {
-        if let Some(device) = self.devices.get(&ifindex)
-            && !self.ports.is_marked(ifindex)
-        {
-            log::warn!(
-                target: "netdev_offload",
-                "{}: another program removed {n} filters of flows; they are installed again", device.name
-            );
-            self.ports.mark(ifindex);
-        }
-    }
-
     pub(super) fn stats(&self) -> Vec<(String, u64)> {
         vec![
             ("devices".to_owned(), self.devices.len() as u64),
             ("filters".to_owned(), self.installed.len() as u64),
+            ("tunnel-devices".to_owned(), self.tunnels.len() as u64),
             ("adopted-flows".to_owned(), self.adopted() as u64),
             ("refused".to_owned(), self.refused),
             ("uncounted-removals".to_owned(), self.uncounted_removals),
         ]
-    }
-}
-
-/// Packets and bytes of a filter since the last call.
-fn counts_since_last(flow: &mut Installed, now: Counted, now_ms: u64) -> FlowCounts {
-    let before = std::mem::replace(&mut flow.read, now);
-    let packets = now.packets.saturating_sub(before.packets);
-    if packets == 0 {
-        return FlowCounts::default();
-    }
-    // A card counts whole frames.
-    let in_hw = now.hw_packets.saturating_sub(before.hw_packets);
-    let in_sw = packets.saturating_sub(in_hw);
-    FlowCounts {
-        packets,
-        bytes: now.bytes.saturating_sub(before.bytes) + flow.uncounted * in_sw,
-        used_ms: now_ms,
-        tcp_flags: 0,
     }
 }

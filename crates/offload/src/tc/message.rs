@@ -133,6 +133,15 @@ fn basic(stats: &[u8], kind: u16) -> (u64, u64) {
     find(stats, kind).and_then(read).unwrap_or_default()
 }
 
+/// Length of `struct rtmsg`, bytes, and its attribute of the output device.
+const ROUTE_HEADER_LEN: usize = 12;
+const RTA_OIF: u16 = 4;
+
+/// Interface index of a route's output device, from a message about the route.
+pub(super) fn output_device(payload: &[u8]) -> Option<u32> {
+    u32_at(find(payload.get(ROUTE_HEADER_LEN..)?, RTA_OIF)?, 0)
+}
+
 /// Reads a message about a filter. `None`: no filter of flower, or a truncated message.
 pub(super) fn read(payload: &[u8]) -> Option<Reported> {
     let attributes = payload.get(HEADER_LEN..)?;

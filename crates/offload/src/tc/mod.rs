@@ -5,7 +5,8 @@
 //! * [`actions`]: a rule's steps as actions.
 //! * [`attrs`]: the attributes and actions that `netlink-packet-route` lacks.
 //! * [`message`]: requests about filters, and the parser of the kernel's messages.
-//! * [`flows`]: adds, changes and removes filters, and reads their counts.
+//! * [`encap`], [`tunnel_devices`]: outer headers, and the kernel's devices that write them.
+//! * [`flows`]: adds, changes and removes filters; [`counts`]: reads their counts.
 //! * [`ports`]: diverts devices, or shares them with the eBPF back end.
 //! * [`leftovers`]: filters of an earlier process.
 //!
@@ -17,6 +18,8 @@
 
 mod actions;
 mod attrs;
+mod counts;
+mod encap;
 mod flows;
 mod keys;
 mod leftovers;
@@ -24,6 +27,7 @@ mod message;
 mod ports;
 #[cfg(test)]
 mod tests;
+mod tunnel_devices;
 
 use crate::{Backend, Handle, PortLink, Rule, Why, miss};
 use heddle_datapath_api::{FlowCounts, PortNo};
@@ -33,6 +37,9 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+
+/// Why packets of a tunnel that ends here, and packets out of it, stay with others.
+const ENDS_HERE: Why = Why::Tunnel("ends here: filters of tc only lead into tunnels");
 
 /// Maximum number of filters.
 const MAX_FILTERS: usize = 1 << 20;
@@ -86,9 +93,12 @@ impl Tc {
         state.adopt();
         Ok(Self(Arc::new(Mutex::new(state))))
     }
-    /// Removes the filters that earlier processes with the same `owner` number left. Returns their number.
+    /// Removes the filters that earlier processes with the same `owner` number left, and the tunnel devices.
+    /// Returns the number of filters.
     pub fn remove_leftovers(owner: u64) -> usize {
-        leftovers::remove(owner)
+        let n = leftovers::remove(owner);
+        tunnel_devices::remove_leftovers(owner);
+        n
     }
     /// Number of filters of flows that an earlier process left, and that still forward.
     pub fn adopted(&self) -> usize {
@@ -145,6 +155,11 @@ impl Backend for Tc {
     }
     fn left_ports(&self) -> Vec<(String, String)> {
         self.0.lock().others.all()
+    }
+    fn providers(&self) -> Vec<(&'static str, Vec<PortNo>)> {
+        let state = self.0.lock();
+        let serves = |ifindex| state.devices.contains_key(&ifindex) && state.serves(ifindex);
+        vec![(self.name(), state.ports.on(serves))]
     }
     fn served_ports(&self) -> Vec<(String, String)> {
         self.0.lock().served_ports()

@@ -88,7 +88,7 @@ pub(super) fn probe() -> Result<(), String> {
 }
 
 /// Adds or replaces the miss filter of a device, with the queueing discipline that it needs.
-fn add_miss_filter(
+pub(super) fn add_miss_filter(
     batch: &mut RouteBatch,
     ifindex: u32,
     actions: Vec<netlink_packet_route::tc::TcAction>,
@@ -190,6 +190,7 @@ impl FilterTable {
         self.drop_adopted();
         let all: Vec<u32> = self.devices.keys().copied().collect();
         all.into_iter().for_each(|ifindex| self.let_go(ifindex));
+        self.tunnels.shutdown();
     }
 
     pub(super) fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
@@ -200,6 +201,8 @@ impl FilterTable {
             self.others.read_disciplines();
             self.recheck_devices(ports);
         }
+        let gone = self.tunnels.check(self.adopted() > 0);
+        self.reinstall_flows_into(&gone);
         self.ports.set(ports)
     }
 
