@@ -1,9 +1,10 @@
 //! The open socket, which the receiving and the sending half share.
 
+use crate::arena::Part;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Properties of a bound socket.
 #[derive(Clone, Copy, Debug)]
@@ -25,14 +26,27 @@ pub(crate) struct Socket {
     features: Features,
     /// Packets are in the transmit ring that the kernel did not take when it was called.
     put_off: AtomicBool,
+    /// Packets that were sent from the frames that received them. Written by the sending half.
+    without_copy: AtomicU64,
+    /// Its frames, until it is closed: `fd` is dropped before. `None` in tests without an arena.
+    part: Option<Part>,
 }
 
 impl Socket {
-    pub(crate) fn new(fd: OwnedFd, features: Features) -> Self {
+    pub(crate) fn new(fd: OwnedFd, features: Features, part: Option<Part>) -> Self {
         Self {
             fd,
             features,
             put_off: AtomicBool::new(false),
+            without_copy: AtomicU64::new(0),
+            part,
+        }
+    }
+    /// Packets refer to its frames, and will do so for ever.
+    #[cold]
+    pub(crate) fn lose_frames(&self) {
+        if let Some(part) = &self.part {
+            part.lose();
         }
     }
     /// Has the kernel take frames from the fill ring.
@@ -48,6 +62,15 @@ impl Socket {
     pub(crate) fn wake_tx(&self) -> io::Result<()> {
         send(&self.fd, &[], SendFlags::DONTWAIT)?;
         Ok(())
+    }
+    pub(crate) fn without_copy(&self) -> u64 {
+        self.without_copy.load(Ordering::Relaxed)
+    }
+    /// There is one sending half, so that no count is lost.
+    #[inline]
+    pub(crate) fn count_without_copy(&self, n: u64) {
+        let all = self.without_copy.load(Ordering::Relaxed) + n;
+        self.without_copy.store(all, Ordering::Relaxed);
     }
     pub(crate) fn put_off(&self) {
         self.put_off.store(true, Ordering::Relaxed);
