@@ -121,7 +121,11 @@ impl Conf {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let conf: Self = toml::from_str(text)?;
+        let mut conf: Self = toml::from_str(text)?;
+        // As /sys and devlink write them.
+        conf.pci
+            .iter_mut()
+            .for_each(|pci| pci.address.make_ascii_lowercase());
         let devices = conf
             .bridge
             .iter()
@@ -180,7 +184,7 @@ impl Conf {
             let address = &pci.address;
             let before = self.pci.iter().take(n);
             ensure!(
-                before.clone().all(|p| !p.address.eq_ignore_ascii_case(address)),
+                before.clone().all(|p| p.address != *address),
                 "there are two [[pci]] for {address}"
             );
         }
@@ -361,7 +365,7 @@ mod tests {
             ("[[nic]]\nname = 'e'\nirq_cores = ''", "not a list of processors"),
             (
                 "[[pci]]\naddress = '0000:0a:00.0'\ndriver = 'x'\n[[pci]]\naddress = '0000:0A:00.0'\ndriver = 'y'",
-                "two [[pci]] for 0000:0A:00.0",
+                "two [[pci]] for 0000:0a:00.0",
             ),
             (
                 "[[pci]]\naddress = '0000:0a:00.0'\neswitch_mode = 'on'",

@@ -72,15 +72,15 @@ impl Cards<'_> {
         self.number(address, "sriov_numvfs")
     }
 
-    /// Sets the number of virtual functions. Others than the wanted number are removed and made again.
+    /// Sets the number of virtual functions. If it differs, all functions are removed and `n` are made.
     ///
     /// # Errors
-    /// The card cannot have as many, or the driver refuses.
+    /// The card cannot have `n`, or the driver refuses.
     pub(crate) fn set_functions(&self, address: &str, n: u32) -> Result<()> {
-        let most = self.number(address, "sriov_totalvfs")?;
+        let max = self.number(address, "sriov_totalvfs")?;
         ensure!(
-            n <= most,
-            "{address} can have {most} virtual functions, and {n} are wanted"
+            n <= max,
+            "virtual_functions={n} of {address}: the card has at most {max}"
         );
         let now = self.functions(address)?;
         let path = self.file(address, "sriov_numvfs");
@@ -96,7 +96,7 @@ impl Cards<'_> {
         if n != 0 { write(n) } else { Ok(()) }
     }
 
-    /// A setting of the card's switch.
+    /// Value of a setting of the card's eswitch.
     ///
     /// # Errors
     /// The card has no such switch, or there is no `devlink`.
@@ -108,14 +108,17 @@ impl Cards<'_> {
         let value = shown["dev"][&device][what.name()].as_str();
         match value {
             Some(value) => Ok(value.to_owned()),
-            None => bail!("the driver of {address} has no {} of an eswitch", what.name()),
+            None => bail!(
+                "the driver of {address} has no {} of an eswitch: remove the setting",
+                what.name()
+            ),
         }
     }
 
-    /// Sets it.
+    /// Changes a setting of the card's eswitch.
     ///
     /// # Errors
-    /// The driver refuses; the card has its functions again then.
+    /// The driver refuses. The card then has its functions again.
     pub(crate) fn set_eswitch(&self, address: &str, what: Eswitch, value: &str) -> Result<()> {
         let device = format!("pci/{address}");
         let set = ["dev", "eswitch", "set", &device, what.name(), value];
@@ -127,9 +130,12 @@ impl Cards<'_> {
             return self.devlink(address, &set).map(drop);
         }
         self.set_functions(address, 0)?;
-        let done = self.devlink(address, &set);
-        self.set_functions(address, functions)?;
-        done.map(drop)
+        let done = self.devlink(address, &set).map(drop);
+        let again = self.set_functions(address, functions);
+        match done {
+            Err(why) => Err(why),
+            Ok(()) => again,
+        }
     }
 
     fn devlink(&self, address: &str, args: &[&str]) -> Result<String> {
@@ -218,7 +224,7 @@ esac
         let text = |e: anyhow::Error| format!("{e:#}");
         assert_eq!(
             text(cards.set_functions(CARD, 9).unwrap_err()),
-            "0000:03:00.0 can have 8 virtual functions, and 9 are wanted"
+            "virtual_functions=9 of 0000:03:00.0: the card has at most 8"
         );
         let other = "0000:04:00.0";
         assert!(text(cards.functions(other).unwrap_err()).contains("has no virtual functions"));

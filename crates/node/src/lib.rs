@@ -38,8 +38,8 @@ struct Change {
     target: Target,
     /// Value before; `None`: not set.
     before: Option<String>,
-    /// No earlier apply has changed the target.
-    is_first: bool,
+    /// The value is that before the first apply: it need not be known any more once it is set back.
+    forget: bool,
 }
 
 /// A machine and its description.
@@ -75,7 +75,7 @@ impl Node {
     /// Settings that differ: each target with its wanted value, and its present value.
     fn differences(&mut self) -> Result<Vec<(Wanted, Option<String>)>> {
         let mut all = Vec::new();
-        // A driver that has yet to get its device makes the network device.
+        // A driver that has yet to get its device makes the network device. So do functions and modes.
         let mut comes = false;
         for (target, value) in wanted(&self.conf)? {
             if !target.is_possible() && !comes {
@@ -83,7 +83,7 @@ impl Node {
             }
             let now = self.now(&target)?;
             if now != value {
-                comes |= matches!(target, Target::Driver(_));
+                comes |= target.makes_devices();
                 all.push(((target, value), now));
             }
         }
@@ -135,7 +135,7 @@ impl Node {
             differs += usize::from(!replies);
             print_step(&format!(
                 "{mark} check address {check}: {}",
-                if replies { "answers" } else { "no answer" }
+                if replies { "replies" } else { "no reply" }
             ));
         }
         match differs {
@@ -198,11 +198,11 @@ impl Node {
                 shown(now.as_deref()),
                 shown(value.as_deref())
             ));
-            let is_first = self.state.note(&target, now.clone())?;
+            let forget = self.state.note(&target, now.clone())?;
             done.push(Change {
                 target: target.clone(),
                 before: now,
-                is_first,
+                forget,
             });
             self.machine.set(&target, value.as_deref())?;
             if target.has_to_be_checked() {
@@ -225,7 +225,7 @@ impl Node {
         for Change {
             target,
             before,
-            is_first,
+            forget,
         } in changes
         {
             // A new connection, since the old one may be the cause of the failure.
@@ -235,7 +235,7 @@ impl Node {
                 false => machine.set(&target, before.as_deref()),
             };
             let done = done.with_context(|| target.to_string());
-            let done = match is_first {
+            let done = match forget {
                 true => done.and_then(|()| self.state.forget(&target)),
                 false => done,
             };
@@ -263,7 +263,7 @@ impl Node {
         node.take_back(entries.into_iter().rev().map(|e| Change {
             target: e.target,
             before: e.before,
-            is_first: true,
+            forget: true,
         }))
     }
 }

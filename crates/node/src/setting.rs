@@ -111,9 +111,14 @@ impl Target {
     /// Why it is not possible.
     pub(crate) fn why_impossible(&self) -> &'static str {
         match self.card() {
-            Some(_) => "no driver has such a device",
+            Some(_) => "no driver is bound to such a device",
             None => "there is no such device",
         }
+    }
+
+    /// Whether a change may make network devices.
+    pub(crate) fn makes_devices(&self) -> bool {
+        matches!(self, Self::Driver(_) | Self::Functions(_) | Self::EswitchMode(_))
     }
 
     /// Whether the kernel may set another value than the wanted one without an error.

@@ -32,6 +32,7 @@ pub(super) struct BondEntry {
     pub(super) current: BTreeMap<OfPort, bool>,
 }
 
+/// All bonds, and what other threads are to take of them.
 #[derive(Default)]
 pub(super) struct All {
     pub(super) by_id: HashMap<u64, BondEntry>,
@@ -118,7 +119,7 @@ impl BondEntry {
         self.hand_over_members(&uncounted, now_ms);
     }
 
-    /// Passes the members and their links on. LACP does not notice the loss of an `uncounted` link.
+    /// Passes the members and their links to LACP and to the bond. LACP does not notice the loss of an `uncounted` link.
     pub(super) fn hand_over_members(&mut self, uncounted: &BTreeSet<OfPort>, now_ms: u64) {
         if let Some(lacp) = &mut self.lacp {
             lacp.keep_links(|no| self.members.contains_key(&OfPort(no)));

@@ -7,7 +7,7 @@ const LATE_MS: u64 = 10;
 /// A worker that is late by more than this does not extend peers' deadlines any more.
 const MAX_STALL_MS: u64 = 1000;
 
-/// Delays of the threads that do the work.
+/// The delays that are known.
 #[derive(Default)]
 pub(super) struct Pace {
     /// When the monitor wanted to run again, ms; 0: not known.

@@ -35,7 +35,7 @@ pub(super) struct Sessions {
     /// Sessions that have had messages since the last refill.
     pub(super) used: BTreeSet<u64>,
     pub(super) refilled_ms: u64,
-    /// Ports for [`Monitor::take_moved`].
+    /// Ports for [`super::Monitor::take_moved`].
     pub(super) moved: BTreeSet<(u64, OfPort)>,
 }
 
