@@ -77,7 +77,7 @@ def sent(p, source, all_frames, target="b", seconds=2.0, interval=0.0, device="e
     p.run("rm -f /run/captured")
     p.run(f"(ip netns exec {target} python3 {WIRE} capture eth0 3600 >/run/captured 2>/run/capture-error & echo $! >/run/capture.pid)")
     p.wait("the capture to begin", lambda: "begins" in p.run("cat /run/capture-error"), timeout=300)
-    p.run(f"ip netns exec {source} python3 {WIRE} send {device} {interval} </run/frames")
+    p.run(f"ip netns exec {source} python3 {WIRE} send {device} {interval} </run/frames", timeout=300)
     p.run(f"sleep {seconds}; kill $(cat /run/capture.pid)")
     return [bytes.fromhex(line) for line in p.run("cat /run/captured").split()]
 

@@ -92,6 +92,11 @@ impl Received {
             }
         }
     }
+    /// The programs, which are loaded at the first call.
+    fn loaded(&mut self) -> Result<&mut TunnelPrograms, Why> {
+        let programs = self.programs.get_or_insert_with(TunnelPrograms::load);
+        programs.as_mut().map_err(|why| *why)
+    }
     /// Ports of these tunnels, and ports that their outer packets come in by.
     fn ports_of(&self, id: TunnelId) -> impl Iterator<Item = (PortNo, &BTreeSet<PortNo>)> {
         let of = self.ports.iter().filter(move |(_, port)| port.id == id);
@@ -307,8 +312,12 @@ impl FilterTable {
         }
         self.check_outputs(rule)?;
         let keys = inner_keys(rule, id, known)?;
+        let receives = self.receives();
+        if receives {
+            self.received.loaded()?;
+        }
         let ifindex = self.tunnels.device_of(&mut self.batch, id)?;
-        if self.receives() {
+        if receives {
             self.attach_programs(id, ifindex)?;
         }
         let filter_id = self.filter_id(at, ifindex, keys.protocol, second);
@@ -337,13 +346,12 @@ impl FilterTable {
         if self.received.attached.contains(&ifindex) {
             return Ok(());
         }
-        let programs = self.received.programs.get_or_insert_with(TunnelPrograms::load);
-        let programs = programs.as_mut().map_err(|why| *why)?;
         let name = id.0.device_name(id.1);
         let refused = |e: std::io::Error| {
             log::warn!(target: "netdev_offload", per_min = 5, burst = 5; "{name}: workers take packets out of its tunnels: {e}");
             Why::Tunnel("ends here, and the programs of filters out of tunnels cannot be attached")
         };
+        let programs = self.received.loaded()?;
         // From now on no packet passes to the host's stack. Then the filter that drops all packets can go.
         programs.attach_first(&name).map_err(refused)?;
         super::miss_filter::remove_miss_filter(&mut self.batch, ifindex);

@@ -2,6 +2,7 @@
 
 mod model;
 mod received;
+mod restored;
 mod tunnels;
 
 use super::actions::{self, IntoTunnel};
