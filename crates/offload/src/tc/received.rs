@@ -164,6 +164,12 @@ fn id_of(rule: &Rule, decap: Decap) -> Result<TunnelId, Why> {
 pub(super) fn outer_keys(rule: &Rule) -> Result<Keys, Why> {
     const OTHER: Why = Why::Tunnel("ends here, and its outer packets are matched on rare fields");
     let (k, m) = (&rule.key, &rule.mask);
+    // The pipeline of a bridge matches on the destination, which is the bridge's address.
+    if m.dl_dst != [0; 6] {
+        return Err(Why::Tunnel(
+            "ends at a port of a bridge, and filters only take packets out of it at a device in no bridge",
+        ));
+    }
     // The source is written anew for packets that come back.
     if m.dl_src != [0; 6] || m.tp_src != 0 || k.vlan & VLAN_PRESENT != 0 || k.nw_tos & ECN_LOW_BIT != 0 {
         return Err(OTHER);

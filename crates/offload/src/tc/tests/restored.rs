@@ -123,16 +123,15 @@ fn try_it() -> Result<(), String> {
     programs.attach_first(&name).map_err(|e| text(&e))?;
     programs.attach_last(&name).map_err(|e| text(&e))?;
     let origin = origin_of(Cookie { owner: 7, era: 3 }, 5).unwrap();
-    let nft = format!(
-        "ip addr add 172.31.0.1/24 dev up0; echo 0 >/proc/sys/net/ipv4/conf/up0/rp_filter; nft add table netdev t && \
-         nft 'add chain netdev t c {{ type filter hook ingress device up0 priority 0; }}'"
-    );
+    let nft = "ip addr add 172.31.0.1/24 dev up0; echo 0 >/proc/sys/net/ipv4/conf/up0/rp_filter; \
+               nft add table netdev t && \
+               nft 'add chain netdev t c { type filter hook ingress device up0 priority 0; }'";
     let mark = format!(
         "nft add rule netdev t c meta l4proto udp meta priority set {:x}:{:x}",
         origin >> 16,
         origin & 0xffff
     );
-    if !run(&nft) {
+    if !run(nft) {
         return Err("nft has no ingress hook here".to_owned());
     }
     let mac = ctl.mac("up0").unwrap();
