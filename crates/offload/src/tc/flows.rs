@@ -12,34 +12,36 @@
 //! [`FilterTable::settle`] waits for these packets.
 
 use super::TcPolicy;
-use super::actions::{self, Cookie, IntoTunnel};
+use super::actions::{self, IntoTunnel};
+use super::cookie::Cookie;
 use super::counts::counts_since_last;
 use super::encap::Encap;
+use super::installed::{ETHERNET_LEN, Installed, id_of};
 use super::keys::Keys;
 use super::leftovers::{self, Leftover};
 use super::message::{self, Counted, FilterId, Reported};
 use super::ports::Device;
-use super::tunnel_devices::{self, TunnelDevices, TunnelId};
+use super::received::Received;
+use super::side::TcSide;
+use super::tunnel_devices::{self, TunnelDevices};
+use super::uncounted::Uncounted;
 use crate::miss::{self, CLAIM_TIMEOUT};
 use crate::others::Others;
 use crate::port_devices::{PortDevice, PortDevices};
-use crate::rule::VLAN_PRESENT;
 use crate::{Handle, Rule, Why};
 use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_sys::route_batch::{RouteBatch, RouteRequest};
 use heddle_sys::shared_words;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, NewTrafficFilter};
+use netlink_packet_route::tc::TcAction;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum wait for the kernel's reply to a request.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Length of an Ethernet header and of a tag, bytes.
-const ETHERNET_LEN: u64 = 14;
-const TAG_LEN: u64 = 4;
 /// EtherTypes of filters: each has two priorities.
 const PROTOCOLS: [u16; 3] = [0x0800, 0x86dd, 0x8100];
 /// Priorities that one process uses.
@@ -47,19 +49,6 @@ pub(super) const PRIORITIES: u16 = 6;
 const _: () = assert!(PRIORITIES as usize == 2 * PROTOCOLS.len());
 /// Highest priority number of a flow's filter: the last one before the other filters of the switch.
 pub(super) const LAST_PRIORITY: u16 = 0x4842;
-
-pub(super) struct Installed {
-    pub(super) filter_id: FilterId,
-    /// The second of the two priorities.
-    second: bool,
-    /// Bytes of each packet that the kernel does not count.
-    pub(super) uncounted: u64,
-    pub(super) read: Counted,
-    /// Last counts, if the filter was already removed with all filters of its device.
-    last: Option<Counted>,
-    /// The tunnels whose device it leads to.
-    tunnel: Option<TunnelId>,
-}
 
 pub(super) struct FilterTable {
     pub(super) batch: RouteBatch,
@@ -81,6 +70,8 @@ pub(super) struct FilterTable {
     pub(super) installed: HashMap<Handle, Installed>,
     pub(super) leftovers: Vec<Leftover>,
     pub(super) tunnels: TunnelDevices,
+    pub(super) received: Received,
+    uncounted: Uncounted,
     /// Filters were removed since the last call of [`FilterTable::settle`].
     unsettled: bool,
     refused: u64,
@@ -114,6 +105,8 @@ impl FilterTable {
             installed: HashMap::new(),
             leftovers: Vec::new(),
             tunnels: TunnelDevices::new(owner),
+            received: Received::default(),
+            uncounted: Uncounted::default(),
             unsettled: false,
             refused: 0,
             uncounted_removals: 0,
@@ -147,7 +140,7 @@ impl FilterTable {
     }
 
     /// Adds the filter of a rule with the id `filter_id`, which leads into `tunnel`.
-    fn add(
+    pub(super) fn add(
         &mut self,
         filter_id: FilterId,
         keys: Keys,
@@ -164,6 +157,17 @@ impl FilterTable {
             TcPolicy::SkipHw => message::SKIP_HW,
         };
         let wants_card = self.wants_card();
+        self.add_filter(filter_id, keys, actions, flags, wants_card)
+    }
+    /// Adds a filter. `wants_card`: it is refused unless a card has it.
+    pub(super) fn add_filter(
+        &mut self,
+        filter_id: FilterId,
+        keys: Keys,
+        actions: Vec<TcAction>,
+        flags: u32,
+        wants_card: bool,
+    ) -> Result<(), Why> {
         let request = RouteRequest {
             message: NewTrafficFilter(filter_id.filter(keys.keys, actions, flags)),
             // The reply shows whether the card has the filter.
@@ -205,7 +209,7 @@ impl FilterTable {
 
     // -- flows
 
-    fn filter_id(&self, at: Handle, ifindex: u32, protocol: u16, second: bool) -> FilterId {
+    pub(super) fn filter_id(&self, at: Handle, ifindex: u32, protocol: u16, second: bool) -> FilterId {
         let index = PROTOCOLS.iter().position(|p| *p == protocol).unwrap_or(0);
         let offset = u16::try_from(2 * index).unwrap_or(0) + u16::from(second);
         FilterId {
@@ -215,6 +219,11 @@ impl FilterTable {
             protocol,
             handle: at.wrapping_add(1),
         }
+    }
+    /// Priorities of this process, with their protocols.
+    pub(super) fn places(&self) -> impl Iterator<Item = (u16, u16)> + use<> {
+        let first = self.priority;
+        (0..PRIORITIES).filter_map(move |n| Some((first + n, *PROTOCOLS.get(usize::from(n) / 2)?)))
     }
     /// Whether no packet of the input device is too long for an output device, or for the tunnel.
     pub(super) fn fits(&self, rule: &Rule, input: PortDevice) -> bool {
@@ -249,10 +258,7 @@ impl FilterTable {
         Ok(Some((encap, device)))
     }
     /// The device of a rule's input port.
-    fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
-        if rule.tunnel {
-            return Err(super::ENDS_HERE);
-        }
+    pub(super) fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
         let way = *self.ports.get(rule.in_port).ok_or(Why::InPort)?;
         if way.internal {
             return Err(Why::InternalPort);
@@ -267,20 +273,31 @@ impl FilterTable {
         if rule.key.recirc != 0 {
             return Err(Why::Connection);
         }
-        if rule.outputs().any(|no| self.ports.get(no).is_none()) {
-            return Err(Why::OutPort);
-        }
-        let is_internal = |no: PortNo| self.ports.get(no).is_some_and(|out| out.internal);
-        if rule.outputs().any(is_internal) {
-            return Err(Why::InternalPort);
-        }
+        self.check_outputs(rule)?;
         if !self.fits(rule, way) {
             return Err(Why::Mtu);
         }
         Ok(way)
     }
+    /// Checks that packets may leave by the outputs of a rule.
+    pub(super) fn check_outputs(&self, rule: &Rule) -> Result<(), Why> {
+        if rule.outputs().any(|no| self.ports.get(no).is_none()) {
+            return Err(Why::OutPort);
+        }
+        let is_internal = |no: PortNo| self.ports.get(no).is_some_and(|out| out.internal);
+        match rule.outputs().any(is_internal) {
+            true => Err(Why::InternalPort),
+            false => Ok(()),
+        }
+    }
     /// Adds the filter of a flow. `second`: at the second priority.
     fn add_flow(&mut self, at: Handle, rule: &Rule, second: bool) -> Result<Installed, Why> {
+        if rule.tunnel {
+            return self.add_inner(at, rule, second);
+        }
+        if let Some(decap) = rule.decap() {
+            return self.add_outer(at, rule, decap, second);
+        }
         let way = self.input(rule)?;
         let keys = Keys::of(rule)?;
         let filter_id = self.filter_id(at, way.ifindex, keys.protocol, second);
@@ -290,24 +307,33 @@ impl FilterTable {
             ifindex: *ifindex,
         });
         self.add(filter_id, keys, rule, into)?;
-        let tagged = rule.key.vlan & VLAN_PRESENT != 0;
-        Ok(Installed {
-            filter_id,
-            second,
-            uncounted: ETHERNET_LEN + if tagged { TAG_LEN } else { 0 },
-            read: Counted::default(),
-            last: None,
-            tunnel: tunnel.map(|(encap, _)| encap.id()),
-        })
+        let side = tunnel.map_or(TcSide::Plain, |(encap, _)| TcSide::Into {
+            tunnel: encap.id(),
+            csum: encap.key.csum,
+            dont_fragment: encap.key.dont_fragment,
+            tos: encap.key.tos,
+            ttl: encap.key.ttl,
+        });
+        Ok(Installed::new(rule, filter_id, second, side))
     }
     fn insert_flow(&mut self, at: Handle, flow: Installed) {
         self.count_flows(flow.filter_id.ifindex, 1);
-        if let Some(id) = flow.tunnel {
+        if let Some(id) = flow.side.tunnel() {
             self.tunnels.count_flow(id, 1);
+        }
+        match flow.side {
+            TcSide::Plain | TcSide::Into { .. } => {}
+            TcSide::Outer { end, origin, .. } => self.received.insert_outer(at, end, origin),
+            TcSide::Inner { tunnel, .. } => {
+                if self.tunnels.count_inner(tunnel, 1) {
+                    self.reinstall_outer(tunnel);
+                }
+            }
         }
         self.installed.insert(at, flow);
     }
     pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+        self.uncounted.check(id_of(rule), Instant::now())?;
         let flow = self.add_flow(at, rule, false)?;
         self.insert_flow(at, flow);
         Ok(())
@@ -335,16 +361,24 @@ impl FilterTable {
         if flow.last.is_none() {
             self.count_flows(flow.filter_id.ifindex, -1);
         }
-        if let Some(id) = flow.tunnel {
+        if let Some(id) = flow.side.tunnel() {
             self.tunnels.count_flow(id, -1);
         }
-        match flow.last.take().or_else(|| self.delete_filter(flow.filter_id)) {
-            Some(now) => counts_since_last(&mut flow, now, 0),
-            None => {
-                self.uncounted_removals += 1;
-                FlowCounts::default()
-            }
+        if let TcSide::Inner { tunnel, .. } = flow.side {
+            self.tunnels.count_inner(tunnel, -1);
         }
+        let last = flow.last.take().or_else(|| self.delete_filter(flow.filter_id));
+        if let TcSide::Outer { end, origin, .. } = flow.side {
+            return self.received.remove_outer(at, end, origin);
+        }
+        let Some(now) = last else {
+            self.uncounted_removals += 1;
+            return FlowCounts::default();
+        };
+        let counts = counts_since_last(&mut flow, now, 0);
+        self.uncounted.removed(&flow, Instant::now());
+        self.received.credit_outer(flow.side, counts);
+        counts
     }
     /// Removes the filters of all flows that come in by a device. Their counts are kept for
     /// [`FilterTable::remove`].
@@ -360,16 +394,10 @@ impl FilterTable {
             }
         }
     }
-    /// Another program removed the devices of these tunnels: flows that lead into them are installed again.
-    pub(super) fn reinstall_flows_into(&mut self, tunnels: &[TunnelId]) {
-        for (kind, port) in tunnels {
-            let name = kind.device_name(*port);
-            log::warn!(target: "netdev_offload", "{name}: another program removed it; flows into its tunnels are installed again");
-        }
-        let into = |flow: &&Installed| flow.tunnel.is_some_and(|id| tunnels.contains(&id));
-        for flow in self.installed.values().filter(into) {
-            self.ports.mark(flow.filter_id.ifindex);
-        }
+    /// A text about the tunnel of a flow, for people.
+    pub(super) fn note(&self, at: Handle) -> Option<String> {
+        let flow = self.installed.get(&at)?;
+        Some(flow.side.to_string()).filter(|text| !text.is_empty())
     }
     /// Waits until no packet uses the actions of a removed filter any more.
     pub(super) fn settle(&mut self) {

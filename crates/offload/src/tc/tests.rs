@@ -1,9 +1,12 @@
 //! Filters are those that `tc` sends.
 
 mod model;
+mod received;
+mod restored;
 mod tunnels;
 
-use super::actions::{self, Cookie, IntoTunnel};
+use super::actions::{self, IntoTunnel};
+use super::cookie::Cookie;
 use super::keys::Keys;
 use super::message::{self, FilterId};
 use super::{Tc, TcPolicy};
