@@ -121,6 +121,9 @@ pub(crate) struct Control {
     upcalls: Arc<UpcallRings>,
     config: Config,
     pub(crate) ports: BTreeMap<u32, PortState>,
+    /// Ports that could not be opened again, with the configuration that they had. Their owner still has
+    /// their numbers, so no other port gets these.
+    closed: BTreeMap<u32, PortConfig>,
     /// Ascending by processor.
     pub(crate) workers: Vec<WorkerHandle>,
     /// Workers that are about to end, while their queues move.
@@ -154,6 +157,7 @@ impl Control {
             upcalls,
             config,
             ports: BTreeMap::new(),
+            closed: BTreeMap::new(),
             workers: Vec::new(),
             leaving: Vec::new(),
             spread: Spread::default(),
@@ -241,13 +245,12 @@ impl Control {
         port: Arc<dyn Port>,
         want: Option<PortNo>,
     ) -> Result<PortNo, DatapathError> {
+        let is_taken = |no: &u32| self.ports.contains_key(no) || self.closed.contains_key(no);
         let no = match want {
-            Some(no) if self.ports.contains_key(&no.0) => return Err(DatapathError::InUse(no)),
+            Some(no) if is_taken(&no.0) => return Err(DatapathError::InUse(no)),
             Some(no) if no.0 > MAX_PORT => return Err(DatapathError::Full),
             Some(no) => no.0,
-            None => (1..=MAX_PORT)
-                .find(|n| !self.ports.contains_key(n))
-                .ok_or(DatapathError::Full)?,
+            None => (1..=MAX_PORT).find(|n| !is_taken(n)).ok_or(DatapathError::Full)?,
         };
         let mtu = Arc::new(AtomicU32::new(port.status().mtu));
         let config = PortConfig::default();
@@ -274,6 +277,9 @@ impl Control {
     }
 
     pub(crate) fn del_port(&mut self, no: PortNo) -> Result<(), DatapathError> {
+        if self.closed.remove(&no.0).is_some() {
+            return Ok(());
+        }
         if !self.ports.contains_key(&no.0) {
             return Err(DatapathError::NoPort(no));
         }
@@ -287,17 +293,30 @@ impl Control {
         self.request_all(|reply| Command::DelPort(no, reply)).map(drop)
     }
 
+    /// Opens a port again, also one that was not opened the last time. If that fails, the number stays the
+    /// port's until [`Control::del_port`].
     pub(crate) fn replace_port(&mut self, no: PortNo, port: Arc<dyn Port>) -> Result<(), DatapathError> {
-        let config = self.ports.get(&no.0).map(|state| state.config.clone());
+        let config = match self.ports.get(&no.0) {
+            Some(state) => Some(state.config.clone()),
+            None => self.closed.get(&no.0).cloned(),
+        };
+        let config = config.unwrap_or_default();
         match self.del_port(no) {
             Ok(()) | Err(DatapathError::NoPort(_)) => {}
             Err(error) => return Err(error),
         }
-        self.add_port(port, Some(no))?;
-        config.map_or(Ok(()), |config| self.configure_port(no, config))
+        if let Err(error) = self.add_port(port, Some(no)) {
+            self.closed.insert(no.0, config);
+            return Err(error);
+        }
+        self.configure_port(no, config)
     }
 
     pub(crate) fn configure_port(&mut self, no: PortNo, config: PortConfig) -> Result<(), DatapathError> {
+        if let Some(kept) = self.closed.get_mut(&no.0) {
+            *kept = config;
+            return Ok(());
+        }
         let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
         if state.config == config {
             return Ok(());
