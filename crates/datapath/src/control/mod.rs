@@ -67,6 +67,13 @@ pub(crate) struct PortState {
     past: PortStats,
 }
 
+/// The settings of a port that could not be opened again.
+#[derive(Default)]
+struct ClosedPort {
+    config: PortConfig,
+    policing: Vec<Arc<Meter>>,
+}
+
 /// A worker thread.
 pub(crate) struct WorkerHandle {
     /// The smallest number that was free when it started.
@@ -121,9 +128,9 @@ pub(crate) struct Control {
     upcalls: Arc<UpcallRings>,
     config: Config,
     pub(crate) ports: BTreeMap<u32, PortState>,
-    /// Ports that could not be opened again, with the configuration that they had. Their owner still has
-    /// their numbers, so no other port gets these.
-    closed: BTreeMap<u32, PortConfig>,
+    /// Ports that could not be opened again. Their owner still has their numbers, so no other port gets
+    /// these.
+    closed: BTreeMap<u32, ClosedPort>,
     /// Ascending by processor.
     pub(crate) workers: Vec<WorkerHandle>,
     /// Workers that are about to end, while their queues move.
@@ -296,25 +303,28 @@ impl Control {
     /// Opens a port again, also one that was not opened the last time. If that fails, the number stays the
     /// port's until [`Control::del_port`].
     pub(crate) fn replace_port(&mut self, no: PortNo, port: Arc<dyn Port>) -> Result<(), DatapathError> {
-        let config = match self.ports.get(&no.0) {
-            Some(state) => Some(state.config.clone()),
-            None => self.closed.get(&no.0).cloned(),
+        let settings = match self.ports.get(&no.0) {
+            Some(state) => ClosedPort {
+                config: state.config.clone(),
+                policing: state.policing.clone(),
+            },
+            None => self.closed.remove(&no.0).unwrap_or_default(),
         };
-        let config = config.unwrap_or_default();
         match self.del_port(no) {
             Ok(()) | Err(DatapathError::NoPort(_)) => {}
             Err(error) => return Err(error),
         }
         if let Err(error) = self.add_port(port, Some(no)) {
-            self.closed.insert(no.0, config);
+            self.closed.insert(no.0, settings);
             return Err(error);
         }
-        self.configure_port(no, config)
+        self.set_policing(no, settings.policing)?;
+        self.configure_port(no, settings.config)
     }
 
     pub(crate) fn configure_port(&mut self, no: PortNo, config: PortConfig) -> Result<(), DatapathError> {
         if let Some(kept) = self.closed.get_mut(&no.0) {
-            *kept = config;
+            kept.config = config;
             return Ok(());
         }
         let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
@@ -374,6 +384,10 @@ impl Control {
 
     /// Limits the packets that a port receives; an empty list: no limit.
     pub(crate) fn set_policing(&mut self, no: PortNo, limits: Vec<Arc<Meter>>) -> Result<(), DatapathError> {
+        if let Some(kept) = self.closed.get_mut(&no.0) {
+            kept.policing = limits;
+            return Ok(());
+        }
         let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
         for r in &state.rx {
             r.shared.policing.set(limits.clone());
