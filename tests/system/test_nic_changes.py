@@ -95,7 +95,7 @@ def scenario_random_reconfiguration(lab):
 
     def detached(dev):
         # The switch may have opened the port again meanwhile.
-        with contextlib.suppress(AssertionError):
+        with contextlib.suppress(AssertionError, OSError):
             bpf.detach(program_of(lab, sw, dev))
 
     def down_and_up(dev):
