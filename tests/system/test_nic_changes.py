@@ -76,8 +76,8 @@ def scenario_killed_under_traffic(lab):
 
 @limit(1500)
 def scenario_random_reconfiguration(lab):
-    """Ten minutes (HEDDLE_SLOW=1; otherwise half a minute) of random changes under traffic: afterwards both ports forward, and
-    nothing is left of all the sockets that there were."""
+    """Random changes under traffic, for ten minutes (HEDDLE_SLOW=1; otherwise half a minute). Afterwards both ports forward, and
+    nothing is left of earlier sockets."""
     seed = int(os.environ.get("HEDDLE_SEED", time.time()))
     lab.trace.note(f"HEDDLE_SEED={seed}")
     chance = random.Random(seed)

@@ -1,8 +1,8 @@
 //! Received frames that go out by another socket of the same memory, without a copy.
 //!
-//! **Problem.** A receiving half lends a frame to a packet, and has it back when the packet is gone. A sending
-//! half that puts the frame itself into its transmit ring needs it longer, until the kernel reports that the
-//! packet was sent. Another thread may read that report.
+//! **Problem.** A receiving half lends a frame to a packet, and has it back when the packet is gone. A
+//! sending half that puts the frame itself into its transmit ring needs it longer, until the kernel reports
+//! that the packet was sent. Another thread may read that report.
 //!
 //! **Invariants.** Each received frame has one state:
 //!
@@ -63,7 +63,7 @@ struct Block {
     home: AtomicU32,
     /// The first of the returned frames.
     returned: AtomicU32,
-    /// How many of the home's frames are held, as the home has last counted.
+    /// The number of the home's frames that are held, as the home has last counted.
     out: AtomicU32,
     /// Maximum of `out`.
     max_out: AtomicU32,
@@ -112,7 +112,7 @@ impl Loans {
         if let Some(home) = self.blocks.get(first as usize) {
             home.max_out.store(frames.len() as u32 / 2, Ordering::Relaxed);
         }
-        self.take_returned(frames.start, &mut Vec::new());
+        self.take_returned(frames.start, |_| ());
         let mut out = 0;
         for frame in frames.clone() {
             let Some(state) = self.state(frame) else { break };
@@ -152,10 +152,10 @@ impl Loans {
         }
         is_home
     }
-    /// Appends the addresses of returned frames of the home that begins with frame `first`. Returns their
+    /// Calls `with` with the returned frames of the home that begins with frame `first`. Returns their
     /// number.
     #[inline]
-    pub(crate) fn take_returned(&self, first: u32, to: &mut Vec<u64>) -> u32 {
+    pub(crate) fn take_returned(&self, first: u32, mut with: impl FnMut(u32)) -> u32 {
         let Some(home) = self.blocks.get((first / BLOCK) as usize) else {
             return 0;
         };
@@ -167,7 +167,7 @@ impl Loans {
         let mut n = 0;
         while let Some(state) = self.state(frame) {
             state.store(HOME, Ordering::Relaxed);
-            to.push(u64::from(frame) * crate::region::FRAME as u64);
+            with(frame);
             n += 1;
             frame = self
                 .next

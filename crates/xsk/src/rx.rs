@@ -235,7 +235,9 @@ impl Rx {
             }
         }
         if self.out > 0 {
-            self.out -= loans.take_returned(self.own.start, &mut self.free);
+            self.out -= loans.take_returned(self.own.start, |frame| {
+                self.free.push(u64::from(frame) * FRAME as u64)
+            });
         }
         if self.out != before {
             loans.set_out(self.own.start, self.out);

@@ -1,6 +1,6 @@
 //! Sending: packets are copied into free frames, and the kernel is called once a burst.
 //!
-//! A packet whose tail is in received frames of the same memory is sent from there: its head is written in
+//! A packet whose tail is in received frames of the same memory is sent from there. Its head is written in
 //! front of the tail ([`crate::loans`]). It is copied where that is not possible.
 //!
 //! The kernel sends no more frames than the completion ring has room for.
@@ -198,8 +198,8 @@ impl Tx {
         }
         self.holds += n as u32;
         let start = first - head.len() as u64;
-        // SAFETY: `hold` has made the bytes in front of the tail ours: no packet refers to them, and the frame
-        // is in no ring.
+        // SAFETY: `hold` has made the bytes in front of the tail ours: no packet refers to them, and the
+        // frame is in no ring.
         unsafe {
             self.region
                 .write(start, head.len() as u32, |to| to.copy_from_slice(head));

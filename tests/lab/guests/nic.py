@@ -231,14 +231,14 @@ def scenario_igb_to_igb_without_copy(lab):
         text = lab.vsctl("--bare --columns=statistics list interface card0 card1")
         return [int(n) for n in re.findall(r"tx_without_copy=(\d+)", text)]
 
-    def answers():
+    def replies():
         lab.wait("10.9.0.3 to answer", lambda: " 1 received" in lab.run("ip netns exec n0 ping -n -q -c 1 -W 1 10.9.0.3", check=False))
 
     def transfer():
         lab.run("ip netns exec n1 iperf3 -s -D -1 -I /run/iperf3.pid; sleep 1")
         end = json.loads(lab.run("ip netns exec n0 iperf3 -J -c 10.9.0.3 -n 2M", timeout=150))["end"]["sum_received"]
         assert end["bytes"] > 1_000_000, end
-    answers()
+    replies()
     for size in (0, 200, 1000, 1472):
         pings(size)
     lab.wait("the counters", lambda: sum(without_copy()) >= 2 * 40)
@@ -258,7 +258,7 @@ def scenario_igb_to_igb_without_copy(lab):
                    lambda: (lab.vsctl("del-port card1"), lab.vsctl(add.format(1))),
                    lambda: (lab.kill_daemon(), lab.start_daemon())):
         change()
-        answers()
+        replies()
         pings(1472)
         for number in (0, 1):
             assert lab.get(f"card{number}", "error") == "[]", lab.get(f"card{number}", "error")

@@ -1,6 +1,6 @@
-//! Two devices that share their memory, against a model of the kernel's side: received frames go out by the
-//! other device, or by the same one, in any order. No frame is in two places, none is lost, and the bytes that
-//! the kernel sends are those of the packet until it has sent them.
+//! Two devices that share their memory, against a model of the kernel's side. Received frames go out by the
+//! other device, or by the same one, in any order. No frame is in two places, and none is lost. Until the
+//! kernel has sent a packet, its bytes stay as they are.
 
 use super::*;
 use crate::arena::{self, Arena, Kind, QueueId};
@@ -45,7 +45,7 @@ impl Device {
         let part = arena.take(BLOCK, BLOCK, id).expect("there is room");
         let (holder, for_rx, for_tx) = (part.holder, part.received.clone(), part.sent.clone());
         let socket = socket_with(Some(part));
-        arena::bound(arena, holder, id, &socket);
+        arena::bound(arena, holder, id, socket.fd());
         let (ours, fill) = ring(BLOCK);
         let (received, receive) = ring(BLOCK);
         let (push, transmit) = ring(BLOCK);
@@ -460,14 +460,13 @@ fn frames_return_from_another_thread() {
                 }
             });
         }
-        let (mut free, mut back): (Vec<u32>, Vec<u64>) = (frames.clone().collect(), Vec::new());
+        let mut free: Vec<u32> = frames.clone().collect();
         for _ in 0..2000 {
             for frame in free.drain(..) {
                 loans.lend(frame, 384);
                 to_senders.send(frame).unwrap();
             }
-            loans.take_returned(frames.start, &mut back);
-            free.extend(back.drain(..).map(crate::region::frame_number));
+            loans.take_returned(frames.start, |frame| free.push(frame));
             assert!(free.len() <= frames.len());
         }
         drop(to_senders);

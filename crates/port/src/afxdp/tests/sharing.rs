@@ -1,5 +1,5 @@
-//! Two devices whose sockets share memory, in copy mode: the kernel accepts the frames of one in the transmit
-//! ring of the other, and gives them back; also when devices are removed and opened again meanwhile.
+//! Two devices whose sockets share memory, in copy mode. The kernel accepts the frames of one in the transmit
+//! ring of the other, and gives them back. Devices are removed and opened again meanwhile.
 
 use super::*;
 use heddle_xsk::{Program, Queue, QueueConfig, Rx, Tx};
