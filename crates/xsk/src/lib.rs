@@ -11,7 +11,7 @@
 //! | completion | the kernel | a frame whose packet was sent |
 //!
 //! [`Rx`] has the fill and receive rings, [`Tx`] the others; each has frames of its own. A frame is in one
-//! place: with the kernel, lent to a packet, held by a sending half that sends it, or in a free list.
+//! place: with the kernel, lent to a packet, held by a sending half, or in a free list.
 //! `tests` checks that with a model of the kernel's side.
 //!
 //! Sockets of all devices of a NUMA node share their memory (`arena.rs`), so a received frame goes out by
