@@ -90,6 +90,22 @@ def scenario_pods_meet(lab):
     forwarded = after["forwarded-bytes"] - before["forwarded-bytes"]
     assert forwarded > 30_000_000, (before, after)
     assert after["to-peer"] > before["to-peer"], (before, after)
+    providers_are_shown(sw)
+
+
+def providers_are_shown(sw):
+    """`dpif/offload/show` has the back end with its ports, as text and as JSON."""
+    shown = sw.appctl("dpif/offload/show")
+    ports = dict(re.findall(r"^  - (\w+): port_no: \d+, ifindex: (\d+)$", shown, re.M))
+    assert shown.startswith("Globally enabled: true\nDatapaths:\n") and "\n  ebpf\n" in shown and {"va", "vb"} <= set(ports), shown
+    client = sw.unixctl()
+    try:
+        client.call("set-options", "--format", "json")
+        told = client.call("dpif/offload/show")
+    finally:
+        client.close()
+    of = [told[dp]["providers"]["ebpf"]["ports"] for dp in told if dp != "enabled" and told[dp]["priority"] == ["ebpf"]]
+    assert told["enabled"] is True and any(of[n]["va"]["ifindex"] == int(ports["va"]) for n in range(len(of))), told
 
 
 def scenario_counts_come_back(lab):

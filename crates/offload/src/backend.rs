@@ -108,9 +108,18 @@ pub trait Backend: Send {
     fn left_ports(&self) -> Vec<(String, String)> {
         Vec::new()
     }
+    /// The back ends behind this one, in the order in which flows are offered to them. Each has a name, and
+    /// the ports whose flows it may have.
+    fn providers(&self) -> Vec<(&'static str, Vec<PortNo>)> {
+        vec![(self.name(), Vec::new())]
+    }
     /// Ports that the back end serves in a way that is to be shown: name, place and reason.
     fn served_ports(&self) -> Vec<(String, String)> {
         Vec::new()
+    }
+    /// A remark about an installed flow, for people.
+    fn note(&self, _at: Handle) -> Option<String> {
+        None
     }
     /// Removes the devices that were made for this process, which is about to end. Flows stay.
     fn remove_devices(&mut self) {}

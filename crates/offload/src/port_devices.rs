@@ -30,6 +30,7 @@ impl From<&PortLink> for PortDevice {
 pub(crate) struct PortDevices {
     ports: HashMap<PortNo, PortDevice>,
     marked: Vec<u32>,
+    marked_ports: Vec<PortNo>,
 }
 
 impl PortDevices {
@@ -37,9 +38,20 @@ impl PortDevices {
     pub(crate) fn get(&self, no: PortNo) -> Option<&PortDevice> {
         self.ports.get(&no)
     }
+    /// All ports on devices that `has` selects by interface index, sorted.
+    pub(crate) fn on(&self, has: impl Fn(u32) -> bool) -> Vec<PortNo> {
+        let on = self.ports.iter().filter(|(_, d)| has(d.ifindex));
+        let mut all: Vec<PortNo> = on.map(|(no, _)| *no).collect();
+        all.sort_unstable();
+        all
+    }
     /// Marks a device: [`Self::set`] returns its ports next time.
     pub(crate) fn mark(&mut self, ifindex: u32) {
         self.marked.push(ifindex);
+    }
+    /// Marks a port, which may have no device: [`Self::set`] returns it next time.
+    pub(crate) fn mark_port(&mut self, no: PortNo) {
+        self.marked_ports.push(no);
     }
     /// Whether a device is marked.
     pub(crate) fn is_marked(&self, ifindex: u32) -> bool {
@@ -62,6 +74,7 @@ impl PortDevices {
         for ifindex in std::mem::take(&mut self.marked) {
             changed.extend(self.ports_of(ifindex));
         }
+        changed.append(&mut self.marked_ports);
         changed.sort_unstable();
         changed.dedup();
         changed

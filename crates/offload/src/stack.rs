@@ -148,8 +148,14 @@ impl Backend for Stack {
     fn left_ports(&self) -> Vec<(String, String)> {
         self.all.iter().flat_map(|b| b.left_ports()).collect()
     }
+    fn providers(&self) -> Vec<(&'static str, Vec<PortNo>)> {
+        self.all.iter().flat_map(|b| b.providers()).collect()
+    }
     fn served_ports(&self) -> Vec<(String, String)> {
         self.all.iter().flat_map(|b| b.served_ports()).collect()
+    }
+    fn note(&self, at: Handle) -> Option<String> {
+        self.all.get(*self.backend_of.get(&at)?)?.note(at)
     }
     fn remove_devices(&mut self) {
         self.all.iter_mut().for_each(|b| b.remove_devices());

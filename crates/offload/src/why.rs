@@ -21,6 +21,8 @@ pub enum Why {
     Partly,
     /// The back end does not support the tunnel: its property or action.
     Tunnel(&'static str),
+    /// The kernel's device of the tunnel cannot be made; the error number.
+    TunnelDevice(i32),
     /// More actions than a back end runs.
     TooManyActions,
     /// More masks than a back end looks at for packets of one port.
@@ -37,6 +39,8 @@ pub enum Why {
     InternalPort,
     /// The network card refused it, and the kernel alone is slower than another back end.
     NotInCard,
+    /// The network card counted no packet while it had the flow, and packets came again afterwards.
+    NotCounted,
     /// An output has a smaller MTU than the input port, and the back end does not compare lengths.
     Mtu,
     /// A capture is under way, and sees packets of workers only.
@@ -58,6 +62,10 @@ impl fmt::Display for Why {
             Why::Action(name) => return write!(f, "its action {name} is done by workers only"),
             Why::Partly => "it rewrites part of a field and does not match the rest",
             Why::Tunnel(what) => return write!(f, "its tunnel {what}"),
+            Why::TunnelDevice(errno) => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                return write!(f, "its tunnel has no device of the kernel: {error}");
+            }
             Why::TooManyActions => "it has too many actions",
             Why::TooManyMasks => "its input port has too many masks",
             Why::InPort => "its input port is not offloaded",
@@ -70,6 +78,7 @@ impl fmt::Display for Why {
             Why::OutPort => "an output port is not offloaded",
             Why::InternalPort => "its input or output is an internal port, which tc does not serve",
             Why::NotInCard => "the network card did not take it",
+            Why::NotCounted => "the network card counted none of its packets, and may have dropped them",
             Why::Mtu => "an output has a smaller MTU than its input port",
             Why::Paused => "a capture is under way, which sees packets of workers",
             Why::Full => "the back end is full of heavier flows",

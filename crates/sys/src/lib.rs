@@ -60,6 +60,7 @@ pub mod tap_links;
 pub mod tcp;
 pub mod terminal;
 pub mod too_big_socket;
+pub mod tunnel_links;
 pub mod users;
 pub mod vdpa;
 pub mod vduse;

@@ -20,6 +20,8 @@ pub struct Link {
     pub name: String,
     /// Alias, empty if none.
     pub alias: String,
+    /// Group of devices; 0: none.
+    pub group: u32,
     /// Properties of a tap device; `None` for devices of other kinds.
     pub tap: Option<TapInfo>,
 }
@@ -137,6 +139,7 @@ fn link(message: LinkMessage) -> Link {
         match attribute {
             LinkAttribute::IfName(name) => link.name = name,
             LinkAttribute::IfAlias(alias) => link.alias = alias,
+            LinkAttribute::Group(group) => link.group = group,
             LinkAttribute::LinkInfo(parts) => link.tap = parts.iter().find_map(tap),
             _ => {}
         }
@@ -227,6 +230,7 @@ mod tests {
             ifindex: 7,
             name: "p0".into(),
             alias: "of mine".into(),
+            group: 0,
             tap: Some(TapInfo {
                 persistent: true,
                 multi_queue: true,

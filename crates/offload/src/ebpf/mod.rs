@@ -137,6 +137,11 @@ impl Backend for Ebpf {
     fn left_ports(&self) -> Vec<(String, String)> {
         self.0.lock().others.all()
     }
+    fn providers(&self) -> Vec<(&'static str, Vec<PortNo>)> {
+        let state = self.0.lock();
+        let has = |ifindex| state.diverted.contains_key(&ifindex);
+        vec![(self.name(), state.ports.on(has))]
+    }
     fn remove_devices(&mut self) {
         miss::remove_miss_devices(self.0.lock().group);
     }

@@ -8,6 +8,9 @@
 //!   it corrects a wrong TCP or UDP checksum of the sender. Rewrites of Ethernet addresses, and of IPv4
 //!   fields outside the pseudo-header, leave TCP and UDP checksums as they are.
 //! * A dropped packet is `gact drop`.
+//! * Into a tunnel: `tunnel_key` ([`super::encap`]), then a redirect to the tunnel's device.
+//! * Out of a tunnel: `tunnel_key unset` first. Outer packets of a tunnel pass to the host's stack, whose
+//!   tunnel device gets them, with their origin in `skb->priority` ([`super::received`]).
 //! * The first action carries the cookie ([`Cookie`]).
 //!
 //! **Addresses.** `csum` skips GSO packets, and `pedit` updates no checksum. The pseudo-header checksum of a
@@ -17,6 +20,8 @@
 //! refused. A filter that only a card runs has `pedit`, since cards do not take `nat`.
 
 use super::attrs::{self, Base, Word};
+use super::cookie::Cookie;
+use super::encap::Encap;
 use crate::rule::VLAN_PRESENT;
 use crate::{Op, Rule, Why};
 use heddle_datapath_api::PortNo;
@@ -34,36 +39,15 @@ const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// Owner and era of a filter: the cookie of its first action, 16 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Cookie {
-    /// Number of the switch's run directory.
-    pub(super) owner: u64,
-    /// Number of the process, above those of all processes whose filters it found.
-    pub(super) era: u32,
+/// The tunnel that a rule leads into.
+pub(super) struct IntoTunnel<'a> {
+    pub(super) encap: &'a Encap,
+    /// Interface index of the tunnel's device.
+    pub(super) ifindex: u32,
 }
 
-impl Cookie {
-    const MAGIC: [u8; 4] = heddle_sys::ingress::FLOW_COOKIE;
-
-    pub(super) fn bytes(self) -> Vec<u8> {
-        let mut bytes = Self::MAGIC.to_vec();
-        bytes.extend(self.owner.to_be_bytes());
-        bytes.extend(self.era.to_be_bytes());
-        bytes
-    }
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let rest = bytes.strip_prefix(&Self::MAGIC)?;
-        let (owner, rest) = rest.split_first_chunk::<8>()?;
-        Some(Self {
-            owner: u64::from_be_bytes(*owner),
-            era: u32::from_be_bytes(*rest.first_chunk::<4>()?),
-        })
-    }
-}
-
-/// The actions of a rule. `card_only`: only a card runs them, the kernel does not. `device`: interface index
-/// of a port's device.
+/// The actions of a rule. `card_only`: only a card runs them, the kernel does not. `tunnel`: the tunnel of a
+/// rule with [`Op::Encap`]. `device`: interface index of a port's device.
 ///
 /// # Errors
 /// The reason why tc cannot do the steps.
@@ -71,16 +55,21 @@ pub(super) fn of(
     rule: &Rule,
     cookie: Cookie,
     card_only: bool,
+    tunnel: Option<IntoTunnel<'_>>,
     device: impl Fn(PortNo) -> Option<u32>,
 ) -> Result<Vec<TcAction>, Why> {
     let mut all = Vec::new();
     let mut edits = Edits::new(rule);
     let mut ops = rule.ops.iter().peekable();
+    let mut by_tunnel = None;
+    if rule.tunnel && !rule.ops.is_empty() {
+        all.push(attrs::tunnel_key_release());
+    }
     while let Some(op) = ops.next() {
         match op {
             Op::Output(no) => {
                 edits.flush(&mut all);
-                let to = device(*no).ok_or(Why::OutPort)?;
+                let to = by_tunnel.take().or_else(|| device(*no)).ok_or(Why::OutPort)?;
                 all.push(mirred(to, ops.peek().is_none()));
             }
             Op::PopVlan => {
@@ -107,7 +96,13 @@ pub(super) fn of(
             }
             Op::Ct(_) | Op::CtClear => return Err(Why::Action("ct (through tc)")),
             Op::Recirc(_) => return Err(Why::Action("recirc (through tc)")),
-            Op::Encap | Op::Decap(_) => return Err(Why::Tunnel("is not offloaded through tc")),
+            Op::Encap => {
+                edits.flush(&mut all);
+                let into = tunnel.as_ref().ok_or(Why::OutPort)?;
+                all.push(into.encap.action());
+                by_tunnel = Some(into.ifindex);
+            }
+            Op::Decap(_) => return Err(super::ENDS_HERE),
             other => edits.add(other)?,
         }
     }
@@ -119,6 +114,13 @@ pub(super) fn of(
     }
     number(&mut all, cookie);
     Ok(all)
+}
+
+/// The actions that pass outer packets of a tunnel to the host's stack.
+pub(super) fn to_host(origin: u32, cookie: Cookie) -> Vec<TcAction> {
+    let mut all = vec![attrs::skb_priority(origin), attrs::gact(attrs::TC_ACT_OK)];
+    number(&mut all, cookie);
+    all
 }
 
 /// The actions that hand a packet to a miss device.

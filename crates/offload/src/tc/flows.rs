@@ -5,40 +5,43 @@
 //! removes the old one, so a packet always finds one of the two. The kernel acknowledges each step before the
 //! next.
 //!
-//! **Counts.** The first action of a filter counts its packets. The kernel reports the counts in the reply to
-//! a removal. Packets in the microsecond between count and removal are forwarded, but not counted. The kernel
-//! counts bytes without Ethernet header and tag; [`counts_since_last`] adds them. It counts each segment of a
-//! GSO packet.
+//! **Counts.** The kernel reports the counts of a filter in the reply to its removal. Packets in the
+//! microsecond between count and removal are forwarded, but not counted.
 //!
 //! **Old actions.** A packet may still run the actions of a filter that was removed.
 //! [`FilterTable::settle`] waits for these packets.
 
 use super::TcPolicy;
-use super::actions::{self, Cookie};
+use super::actions::{self, IntoTunnel};
+use super::cookie::Cookie;
+use super::counts::counts_since_last;
+use super::encap::Encap;
+use super::installed::{ETHERNET_LEN, Installed, id_of};
 use super::keys::Keys;
 use super::leftovers::{self, Leftover};
 use super::message::{self, Counted, FilterId, Reported};
 use super::ports::Device;
+use super::received::Received;
+use super::side::TcSide;
+use super::tunnel_devices::{self, TunnelDevices};
+use super::uncounted::Uncounted;
 use crate::miss::{self, CLAIM_TIMEOUT};
 use crate::others::Others;
 use crate::port_devices::{PortDevice, PortDevices};
-use crate::rule::VLAN_PRESENT;
 use crate::{Handle, Rule, Why};
 use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_sys::route_batch::{RouteBatch, RouteRequest};
 use heddle_sys::shared_words;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
-use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, GetTrafficFilter, NewTrafficFilter};
+use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, NewTrafficFilter};
+use netlink_packet_route::tc::TcAction;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum wait for the kernel's reply to a request.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Length of an Ethernet header and of a tag, bytes.
-const ETHERNET_LEN: u64 = 14;
-const TAG_LEN: u64 = 4;
 /// EtherTypes of filters: each has two priorities.
 const PROTOCOLS: [u16; 3] = [0x0800, 0x86dd, 0x8100];
 /// Priorities that one process uses.
@@ -46,17 +49,6 @@ pub(super) const PRIORITIES: u16 = 6;
 const _: () = assert!(PRIORITIES as usize == 2 * PROTOCOLS.len());
 /// Highest priority number of a flow's filter: the last one before the other filters of the switch.
 pub(super) const LAST_PRIORITY: u16 = 0x4842;
-
-struct Installed {
-    filter_id: FilterId,
-    /// The second of the two priorities.
-    second: bool,
-    /// Bytes of each packet that the kernel does not count.
-    uncounted: u64,
-    read: Counted,
-    /// Last counts, if the filter was already removed with all filters of its device.
-    last: Option<Counted>,
-}
 
 pub(super) struct FilterTable {
     pub(super) batch: RouteBatch,
@@ -75,8 +67,11 @@ pub(super) struct FilterTable {
     pub(super) claim_timeout: Duration,
     pub(super) others: Others,
     pub(super) rounds: u32,
-    installed: HashMap<Handle, Installed>,
+    pub(super) installed: HashMap<Handle, Installed>,
     pub(super) leftovers: Vec<Leftover>,
+    pub(super) tunnels: TunnelDevices,
+    pub(super) received: Received,
+    uncounted: Uncounted,
     /// Filters were removed since the last call of [`FilterTable::settle`].
     unsettled: bool,
     refused: u64,
@@ -109,6 +104,9 @@ impl FilterTable {
             rounds: 0,
             installed: HashMap::new(),
             leftovers: Vec::new(),
+            tunnels: TunnelDevices::new(owner),
+            received: Received::default(),
+            uncounted: Uncounted::default(),
             unsettled: false,
             refused: 0,
             uncounted_removals: 0,
@@ -123,7 +121,7 @@ impl FilterTable {
         (self.cookie.era, self.priority) = mine;
         let flows = self.adopted();
         if flows > 0 {
-            log::info!(target: "netdev_offload", "tc: {flows} filters of an earlier process forward until others take their filter_id");
+            log::info!(target: "netdev_offload", "tc: {flows} filters of an earlier process forward until new ones take their place");
         }
     }
     pub(super) fn adopted(&self) -> usize {
@@ -141,18 +139,35 @@ impl FilterTable {
         results.into_iter().next().unwrap_or(Ok(())).map(|()| reported)
     }
 
-    /// Adds the filter of a rule with the id `filter_id`.
-    fn add(&mut self, filter_id: FilterId, keys: Keys, rule: &Rule) -> Result<(), Why> {
+    /// Adds the filter of a rule with the id `filter_id`, which leads into `tunnel`.
+    pub(super) fn add(
+        &mut self,
+        filter_id: FilterId,
+        keys: Keys,
+        rule: &Rule,
+        tunnel: Option<IntoTunnel<'_>>,
+    ) -> Result<(), Why> {
         let ports = &self.ports;
         let card_only = self.policy == TcPolicy::SkipSw;
         let device = |no: PortNo| ports.get(no).map(|out| out.ifindex);
-        let actions = actions::of(rule, self.cookie, card_only, device)?;
+        let actions = actions::of(rule, self.cookie, card_only, tunnel, device)?;
         let flags = match self.policy {
             TcPolicy::None => 0,
             TcPolicy::SkipSw => message::SKIP_SW,
             TcPolicy::SkipHw => message::SKIP_HW,
         };
         let wants_card = self.wants_card();
+        self.add_filter(filter_id, keys, actions, flags, wants_card)
+    }
+    /// Adds a filter. `wants_card`: it is refused unless a card has it.
+    pub(super) fn add_filter(
+        &mut self,
+        filter_id: FilterId,
+        keys: Keys,
+        actions: Vec<TcAction>,
+        flags: u32,
+        wants_card: bool,
+    ) -> Result<(), Why> {
         let request = RouteRequest {
             message: NewTrafficFilter(filter_id.filter(keys.keys, actions, flags)),
             // The reply shows whether the card has the filter.
@@ -194,7 +209,7 @@ impl FilterTable {
 
     // -- flows
 
-    fn filter_id(&self, at: Handle, ifindex: u32, protocol: u16, second: bool) -> FilterId {
+    pub(super) fn filter_id(&self, at: Handle, ifindex: u32, protocol: u16, second: bool) -> FilterId {
         let index = PROTOCOLS.iter().position(|p| *p == protocol).unwrap_or(0);
         let offset = u16::try_from(2 * index).unwrap_or(0) + u16::from(second);
         FilterId {
@@ -205,17 +220,45 @@ impl FilterTable {
             handle: at.wrapping_add(1),
         }
     }
-    /// Whether no packet of the input device is too long for an output device.
-    fn fits(&self, rule: &Rule, input: PortDevice) -> bool {
+    /// Priorities of this process, with their protocols.
+    pub(super) fn places(&self) -> impl Iterator<Item = (u16, u16)> + use<> {
+        let first = self.priority;
+        (0..PRIORITIES).filter_map(move |n| Some((first + n, *PROTOCOLS.get(usize::from(n) / 2)?)))
+    }
+    /// Whether no packet of the input device is too long for an output device, or for the tunnel.
+    pub(super) fn fits(&self, rule: &Rule, input: PortDevice) -> bool {
         let limit = |mtu: u32| if mtu == 0 { u32::MAX } else { mtu };
-        let outputs = rule.outputs().filter_map(|no| self.ports.get(no));
-        outputs.into_iter().all(|out| limit(input.mtu) <= limit(out.mtu))
+        let len = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        // The outer packet is longer by the inner Ethernet header and the outer headers behind Ethernet.
+        let longer = rule.outer.as_ref().map_or(0, |outer| len(outer.header.len()));
+        let longest = limit(input.mtu).saturating_add(longer);
+        let path = rule.outer.as_ref().map_or(u32::MAX, |outer| limit(outer.mtu));
+        let frame = u64::from(limit(input.mtu)) + ETHERNET_LEN;
+        let mut outputs = rule.outputs().filter_map(|no| self.ports.get(no));
+        outputs.all(|out| longest <= limit(out.mtu))
+            && longest <= path
+            && rule.max_frame.is_none_or(|max| frame <= max.into())
+    }
+    /// The tunnel that a rule leads into, with its device.
+    fn tunnel(&mut self, rule: &Rule) -> Result<Option<(Encap, u32)>, Why> {
+        let Some(outer) = &rule.outer else {
+            return Ok(None);
+        };
+        let encap = Encap::of(outer, crate::kernel::version())?;
+        // The kernel sends outer packets by its own route: that of the switch may be another one.
+        let route = tunnel_devices::route_device(&mut self.batch, encap.key.src, encap.key.dst);
+        let by = route.ok().flatten();
+        let mut outputs = rule.outputs().filter_map(|no| self.ports.get(no));
+        if !outputs.all(|out| Some(out.ifindex) == by) {
+            return Err(Why::Tunnel(
+                "leaves by another device than the kernel's route leads to",
+            ));
+        }
+        let device = self.tunnels.device_of(&mut self.batch, encap.id())?;
+        Ok(Some((encap, device)))
     }
     /// The device of a rule's input port.
-    fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
-        if rule.tunnel || rule.outer.is_some() {
-            return Err(Why::Tunnel("is not offloaded through tc"));
-        }
+    pub(super) fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
         let way = *self.ports.get(rule.in_port).ok_or(Why::InPort)?;
         if way.internal {
             return Err(Why::InternalPort);
@@ -230,33 +273,69 @@ impl FilterTable {
         if rule.key.recirc != 0 {
             return Err(Why::Connection);
         }
-        if rule.outputs().any(|no| self.ports.get(no).is_none()) {
-            return Err(Why::OutPort);
-        }
-        let is_internal = |no: PortNo| self.ports.get(no).is_some_and(|out| out.internal);
-        if rule.outputs().any(is_internal) {
-            return Err(Why::InternalPort);
-        }
+        self.check_outputs(rule)?;
         if !self.fits(rule, way) {
             return Err(Why::Mtu);
         }
         Ok(way)
     }
-    pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+    /// Checks that packets may leave by the outputs of a rule.
+    pub(super) fn check_outputs(&self, rule: &Rule) -> Result<(), Why> {
+        if rule.outputs().any(|no| self.ports.get(no).is_none()) {
+            return Err(Why::OutPort);
+        }
+        let is_internal = |no: PortNo| self.ports.get(no).is_some_and(|out| out.internal);
+        match rule.outputs().any(is_internal) {
+            true => Err(Why::InternalPort),
+            false => Ok(()),
+        }
+    }
+    /// Adds the filter of a flow. `second`: at the second priority.
+    fn add_flow(&mut self, at: Handle, rule: &Rule, second: bool) -> Result<Installed, Why> {
+        if rule.tunnel {
+            return self.add_inner(at, rule, second);
+        }
+        if let Some(decap) = rule.decap() {
+            return self.add_outer(at, rule, decap, second);
+        }
         let way = self.input(rule)?;
         let keys = Keys::of(rule)?;
-        let filter_id = self.filter_id(at, way.ifindex, keys.protocol, false);
-        self.add(filter_id, keys, rule)?;
-        let tagged = rule.key.vlan & VLAN_PRESENT != 0;
-        let installed = Installed {
-            filter_id,
-            second: false,
-            uncounted: ETHERNET_LEN + if tagged { TAG_LEN } else { 0 },
-            read: Counted::default(),
-            last: None,
-        };
-        self.installed.insert(at, installed);
-        self.count_flows(way.ifindex, 1);
+        let filter_id = self.filter_id(at, way.ifindex, keys.protocol, second);
+        let tunnel = self.tunnel(rule)?;
+        let into = tunnel.as_ref().map(|(encap, ifindex)| IntoTunnel {
+            encap,
+            ifindex: *ifindex,
+        });
+        self.add(filter_id, keys, rule, into)?;
+        let side = tunnel.map_or(TcSide::Plain, |(encap, _)| TcSide::Into {
+            tunnel: encap.id(),
+            csum: encap.key.csum,
+            dont_fragment: encap.key.dont_fragment,
+            tos: encap.key.tos,
+            ttl: encap.key.ttl,
+        });
+        Ok(Installed::new(rule, filter_id, second, side))
+    }
+    fn insert_flow(&mut self, at: Handle, flow: Installed) {
+        self.count_flows(flow.filter_id.ifindex, 1);
+        if let Some(id) = flow.side.tunnel() {
+            self.tunnels.count_flow(id, 1);
+        }
+        match flow.side {
+            TcSide::Plain | TcSide::Into { .. } => {}
+            TcSide::Outer { end, origin, .. } => self.received.insert_outer(at, end, origin),
+            TcSide::Inner { tunnel, .. } => {
+                if self.tunnels.count_inner(tunnel, 1) {
+                    self.reinstall_outer(tunnel);
+                }
+            }
+        }
+        self.installed.insert(at, flow);
+    }
+    pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+        self.uncounted.check(id_of(rule), Instant::now())?;
+        let flow = self.add_flow(at, rule, false)?;
+        self.insert_flow(at, flow);
         Ok(())
     }
     fn count_flows(&mut self, ifindex: u32, n: isize) {
@@ -270,30 +349,10 @@ impl FilterTable {
             return (FlowCounts::default(), Err(gone));
         };
         let second = !old.second;
-        let done = self.input(rule).and_then(|way| {
-            let keys = Keys::of(rule)?;
-            let filter_id = self.filter_id(at, way.ifindex, keys.protocol, second);
-            self.add(filter_id, keys, rule).map(|()| filter_id)
-        });
-        let filter_id = match done {
-            Ok(filter_id) => filter_id,
-            Err(why) => return (self.remove(at), Err(why)),
-        };
+        let done = self.add_flow(at, rule, second);
         let counts = self.remove(at);
-        let uncounted = match filter_id.protocol {
-            0x8100 => ETHERNET_LEN + TAG_LEN,
-            _ => ETHERNET_LEN,
-        };
-        let installed = Installed {
-            filter_id,
-            second,
-            uncounted,
-            read: Counted::default(),
-            last: None,
-        };
-        self.installed.insert(at, installed);
-        self.count_flows(filter_id.ifindex, 1);
-        (counts, Ok(()))
+        let done = done.map(|flow| self.insert_flow(at, flow));
+        (counts, done)
     }
     pub(super) fn remove(&mut self, at: Handle) -> FlowCounts {
         let Some(mut flow) = self.installed.remove(&at) else {
@@ -302,13 +361,24 @@ impl FilterTable {
         if flow.last.is_none() {
             self.count_flows(flow.filter_id.ifindex, -1);
         }
-        match flow.last.take().or_else(|| self.delete_filter(flow.filter_id)) {
-            Some(now) => counts_since_last(&mut flow, now, 0),
-            None => {
-                self.uncounted_removals += 1;
-                FlowCounts::default()
-            }
+        if let Some(id) = flow.side.tunnel() {
+            self.tunnels.count_flow(id, -1);
         }
+        if let TcSide::Inner { tunnel, .. } = flow.side {
+            self.tunnels.count_inner(tunnel, -1);
+        }
+        let last = flow.last.take().or_else(|| self.delete_filter(flow.filter_id));
+        if let TcSide::Outer { end, origin, .. } = flow.side {
+            return self.received.remove_outer(at, end, origin);
+        }
+        let Some(now) = last else {
+            self.uncounted_removals += 1;
+            return FlowCounts::default();
+        };
+        let counts = counts_since_last(&mut flow, now, 0);
+        self.uncounted.removed(&flow, Instant::now());
+        self.received.credit_outer(flow.side, counts);
+        counts
     }
     /// Removes the filters of all flows that come in by a device. Their counts are kept for
     /// [`FilterTable::remove`].
@@ -324,6 +394,11 @@ impl FilterTable {
             }
         }
     }
+    /// A text about the tunnel of a flow, for people.
+    pub(super) fn note(&self, at: Handle) -> Option<String> {
+        let flow = self.installed.get(&at)?;
+        Some(flow.side.to_string()).filter(|text| !text.is_empty())
+    }
     /// Waits until no packet uses the actions of a removed filter any more.
     pub(super) fn settle(&mut self) {
         if std::mem::take(&mut self.unsettled) {
@@ -335,74 +410,14 @@ impl FilterTable {
         self.unsettled = true;
         self.settle();
     }
-    pub(super) fn counters(&mut self, now_ms: u64, f: &mut dyn FnMut(Handle, FlowCounts)) {
-        let busy = self.devices.iter().filter(|(_, d)| d.flows > 0);
-        let busy: Vec<(u32, usize)> = busy.map(|(ifindex, d)| (*ifindex, d.flows)).collect();
-        for (ifindex, flows) in busy {
-            let mut seen = 0;
-            let (installed, cookie) = (&mut self.installed, self.cookie);
-            let done = self
-                .batch
-                .dump(GetTrafficFilter(message::flows_of(ifindex)), &mut |reply| {
-                    let Some(reported) = message::read(reply.payload) else {
-                        return;
-                    };
-                    let at = reported.filter_id.handle.wrapping_sub(1);
-                    let flow = installed
-                        .get_mut(&at)
-                        .filter(|flow| flow.filter_id == reported.filter_id);
-                    if let Some(flow) = flow.filter(|_| reported.cookie == Some(cookie)) {
-                        seen += 1;
-                        let counts = counts_since_last(flow, reported.counted, now_ms);
-                        if counts.packets > 0 {
-                            f(at, counts);
-                        }
-                    }
-                });
-            let cut = |e: &io::Error| e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
-            if done.as_ref().err().is_none_or(cut) && seen < flows {
-                self.reinstall_flows(ifindex, flows - seen);
-            }
-        }
-    }
-    /// Another program removed filters of a device: its flows are installed again.
-    fn reinstall_flows(&mut self, ifindex: u32, n: usize) {
-        if let Some(device) = self.devices.get(&ifindex)
-            && !self.ports.is_marked(ifindex)
-        {
-            log::warn!(
-                target: "netdev_offload",
-                "{}: another program removed {n} filters of flows; they are installed again", device.name
-            );
-            self.ports.mark(ifindex);
-        }
-    }
-
     pub(super) fn stats(&self) -> Vec<(String, u64)> {
         vec![
             ("devices".to_owned(), self.devices.len() as u64),
             ("filters".to_owned(), self.installed.len() as u64),
+            ("tunnel-devices".to_owned(), self.tunnels.len() as u64),
             ("adopted-flows".to_owned(), self.adopted() as u64),
             ("refused".to_owned(), self.refused),
             ("uncounted-removals".to_owned(), self.uncounted_removals),
         ]
-    }
-}
-
-/// Packets and bytes of a filter since the last call.
-fn counts_since_last(flow: &mut Installed, now: Counted, now_ms: u64) -> FlowCounts {
-    let before = std::mem::replace(&mut flow.read, now);
-    let packets = now.packets.saturating_sub(before.packets);
-    if packets == 0 {
-        return FlowCounts::default();
-    }
-    // A card counts whole frames.
-    let in_hw = now.hw_packets.saturating_sub(before.hw_packets);
-    let in_sw = packets.saturating_sub(in_hw);
-    FlowCounts {
-        packets,
-        bytes: now.bytes.saturating_sub(before.bytes) + flow.uncounted * in_sw,
-        used_ms: now_ms,
-        tcp_flags: 0,
     }
 }

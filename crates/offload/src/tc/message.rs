@@ -1,7 +1,7 @@
 //! Requests about filters, and the parser of the kernel's messages about them.
 
-use super::actions::Cookie;
 use super::attrs;
+use super::cookie::Cookie;
 use netlink_packet_route::tc::{
     TcAction, TcAttribute, TcFilterFlowerOption as Key, TcHandle, TcMessage, TcOption,
 };
@@ -82,6 +82,13 @@ pub(super) fn flows_of(ifindex: u32) -> TcMessage {
     m
 }
 
+/// The same for the filters of one priority.
+pub(super) fn flows_at(ifindex: u32, priority: u16, protocol: u16) -> TcMessage {
+    let mut m = flows_of(ifindex);
+    m.header.info = u32::from(priority) << 16 | u32::from(protocol.to_be());
+    m
+}
+
 /// Packets and bytes as the kernel counts them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counted {
@@ -100,6 +107,8 @@ pub(super) struct Reported {
     pub(super) cookie: Option<Cookie>,
     pub(super) counted: Counted,
     pub(super) in_hw: bool,
+    /// The filter passes outer packets of a tunnel to the host's stack.
+    pub(super) to_host: bool,
 }
 
 /// Kind and value of each attribute, up to the first one that is truncated. The values of
@@ -131,6 +140,15 @@ fn basic(stats: &[u8], kind: u16) -> (u64, u64) {
         Some((u64::from(u32_at(b, 8)?), bytes))
     };
     find(stats, kind).and_then(read).unwrap_or_default()
+}
+
+/// Length of `struct rtmsg`, bytes, and its attribute of the output device.
+const ROUTE_HEADER_LEN: usize = 12;
+const RTA_OIF: u16 = 4;
+
+/// Interface index of a route's output device, from a message about the route.
+pub(super) fn output_device(payload: &[u8]) -> Option<u32> {
+    u32_at(find(payload.get(ROUTE_HEADER_LEN..)?, RTA_OIF)?, 0)
 }
 
 /// Reads a message about a filter. `None`: no filter of flower, or a truncated message.
@@ -170,5 +188,7 @@ pub(super) fn read(payload: &[u8]) -> Option<Reported> {
             hw_bytes,
         },
         in_hw: flags.is_some_and(|flags| flags & IN_HW != 0),
+        // Only these filters begin with `skbedit`.
+        to_host: find(first, TCA_KIND) == Some(b"skbedit\0"),
     })
 }

@@ -2,10 +2,14 @@
 //! runs them, or the device's card. `docs/offload-tc.md` explains it to operators.
 //!
 //! * [`keys`]: the match of a rule as keys of `flower`, with the conditions that the rule leaves out.
-//! * [`actions`]: a rule's steps as actions.
+//! * [`actions`]: a rule's steps as actions; [`cookie`]: the cookie of the first one.
 //! * [`attrs`]: the attributes and actions that `netlink-packet-route` lacks.
 //! * [`message`]: requests about filters, and the parser of the kernel's messages.
-//! * [`flows`]: adds, changes and removes filters, and reads their counts.
+//! * [`encap`], [`tunnel_devices`]: outer headers, and the kernel's devices that write them.
+//! * [`side`], [`received`], [`tunnel_programs`]: flows out of tunnels, and packets without a flow.
+//! * [`installed`]: the filter of a flow; [`miss_filter`]: the one after those of flows.
+//! * [`flows`]: adds, changes and removes filters; [`counts`]: reads their counts.
+//! * [`uncounted`]: flows of which a card counts no packet.
 //! * [`ports`]: diverts devices, or shares them with the eBPF back end.
 //! * [`leftovers`]: filters of an earlier process.
 //!
@@ -17,13 +21,23 @@
 
 mod actions;
 mod attrs;
+mod cookie;
+mod counts;
+mod encap;
 mod flows;
+mod installed;
 mod keys;
 mod leftovers;
 mod message;
+mod miss_filter;
 mod ports;
+mod received;
+mod side;
 #[cfg(test)]
 mod tests;
+mod tunnel_devices;
+mod tunnel_programs;
+mod uncounted;
 
 use crate::{Backend, Handle, PortLink, Rule, Why, miss};
 use heddle_datapath_api::{FlowCounts, PortNo};
@@ -33,6 +47,9 @@ use parking_lot::Mutex;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+
+/// Why packets of a tunnel that ends here, and packets out of it, are left to others.
+const ENDS_HERE: Why = Why::Tunnel("ends here: eBPF or workers take packets out of it");
 
 /// Maximum number of filters.
 const MAX_FILTERS: usize = 1 << 20;
@@ -86,9 +103,12 @@ impl Tc {
         state.adopt();
         Ok(Self(Arc::new(Mutex::new(state))))
     }
-    /// Removes the filters that earlier processes with the same `owner` number left. Returns their number.
+    /// Removes the filters that earlier processes with the same `owner` number left, and the tunnel devices.
+    /// Returns the number of filters.
     pub fn remove_leftovers(owner: u64) -> usize {
-        leftovers::remove(owner)
+        let n = leftovers::remove(owner);
+        tunnel_devices::remove_leftovers(owner);
+        n
     }
     /// Number of filters of flows that an earlier process left, and that still forward.
     pub fn adopted(&self) -> usize {
@@ -146,8 +166,16 @@ impl Backend for Tc {
     fn left_ports(&self) -> Vec<(String, String)> {
         self.0.lock().others.all()
     }
+    fn providers(&self) -> Vec<(&'static str, Vec<PortNo>)> {
+        let state = self.0.lock();
+        let serves = |ifindex| state.devices.contains_key(&ifindex) && state.serves(ifindex);
+        vec![(self.name(), state.ports.on(serves))]
+    }
     fn served_ports(&self) -> Vec<(String, String)> {
         self.0.lock().served_ports()
+    }
+    fn note(&self, at: Handle) -> Option<String> {
+        self.0.lock().note(at)
     }
     fn remove_devices(&mut self) {
         let state = self.0.lock();

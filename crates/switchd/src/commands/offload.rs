@@ -1,9 +1,11 @@
 //! Commands that show offloaded flows, and the reasons why others are not offloaded.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
-use heddle_datapath_api::{Action, Engine};
+use heddle_datapath_api::{Action, Engine, PortNo};
 use heddle_flow::Match;
+use serde_json::{Map, Value, json};
 
 use super::flows::{self, Lines, Style};
 use super::{Commands, dpctl};
@@ -12,7 +14,78 @@ use heddle_daemon::unixctl::Reply;
 
 pub(super) fn register(c: &Commands<'_>) {
     c.add("dpctl/offload-stats-show", "[dp]", (0, 1), stats_show);
+    c.add("dpif/offload/show", "", (0, 0), |s, _| Ok(providers_show(s)));
+    c.add_json("dpif/offload/show", |s, _| Ok(providers_json(s)));
     c.add("heddle/offload", "[flow]", (0, 1), show);
+}
+
+/// A port of a back end: name, number in the datapath, index of its device.
+type ProviderPort = (String, u32, u32);
+
+/// A back end with its ports.
+type Provider = (&'static str, Vec<ProviderPort>);
+
+/// The back ends of each datapath, in the order in which flows are offered to them, with their ports.
+fn providers(switch: &Switch) -> Vec<(String, Vec<Provider>)> {
+    let all = switch
+        .offload
+        .read()
+        .as_ref()
+        .map(heddle_offload::Offload::providers);
+    let all = all.unwrap_or_default();
+    let types = dpctl::types(switch);
+    let inventory = switch.inventory.read();
+    let of_type = |t: &String| {
+        let is_here = |bridge: &String| inventory.bridges.get(bridge) == Some(t);
+        let here = inventory
+            .interfaces
+            .iter()
+            .filter(|(_, item)| is_here(&item.bridge));
+        let names: HashMap<_, _> = here
+            .filter_map(|(name, item)| Some((item.dp_no?, name)))
+            .collect();
+        let port = |(no, ifindex): &(PortNo, u32)| Some(((*names.get(no)?).clone(), no.0, *ifindex));
+        let each = |(name, ports): &(&'static str, Vec<_>)| (*name, ports.iter().filter_map(port).collect());
+        (crate::inventory::datapath_name(t), all.iter().map(each).collect())
+    };
+    types.iter().map(of_type).collect()
+}
+
+fn providers_show(switch: &Switch) -> String {
+    let is_on = switch.offload.read().is_some();
+    let mut out = format!("Globally enabled: {is_on}\nDatapaths:\n");
+    // Writing to a string cannot fail.
+    for (datapath, providers) in providers(switch) {
+        let _ = writeln!(out, "{datapath}:");
+        for (name, ports) in providers {
+            let _ = writeln!(out, "  {name}");
+            for (port, no, ifindex) in ports {
+                let _ = writeln!(out, "  - {port}: port_no: {no}, ifindex: {ifindex}");
+            }
+        }
+    }
+    out
+}
+
+/// [`providers_show`] as a JSON object.
+fn providers_json(switch: &Switch) -> Value {
+    let port = |(port, no, ifindex)| (port, json!({"port_no": no, "ifindex": ifindex}));
+    let provider = |(name, ports): Provider| {
+        let ports: Map<String, Value> = ports.into_iter().map(port).collect();
+        let shown = if ports.is_empty() {
+            json!({})
+        } else {
+            json!({"ports": ports})
+        };
+        (name.to_owned(), shown)
+    };
+    let mut out = Map::from_iter([("enabled".to_owned(), switch.offload.read().is_some().into())]);
+    for (datapath, providers) in providers(switch) {
+        let priority: Vec<&str> = providers.iter().map(|(name, _)| *name).collect();
+        let providers: Map<String, Value> = providers.iter().cloned().map(provider).collect();
+        out.insert(datapath, json!({"priority": priority, "providers": providers}));
+    }
+    Value::Object(out)
 }
 
 /// Counts of offloaded flows as Open vSwitch shows them, then the back end's own counters.
@@ -122,7 +195,10 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
             (Some(place), _) if tracks(&flow.actions) => {
                 format!("offloaded to {place}: of established connections of TCP and UDP that it has")
             }
-            (Some(place), _) => format!("offloaded to {place}"),
+            (Some(place), _) => match offload.note(&flow.key, &flow.mask, &flow.actions) {
+                Some(note) => format!("offloaded to {place}, {note}"),
+                None => format!("offloaded to {place}"),
+            },
             (None, Some(why)) => format!("not offloaded: {why}"),
             (None, None) => "not offloaded: it is new, and looked at within a second".to_owned(),
         };
