@@ -163,20 +163,21 @@ impl Arena {
             }
         }
         state.parts.retain(|entry| {
-            let keep = !entry.released || entry.lost || loans.has_held(entry.range.clone());
-            if !keep {
-                loans.take_returned(entry.range.start, |_| ());
+            if !entry.released || entry.lost {
+                return true;
             }
-            keep
+            // Afterwards, a frame that is still out is held, or about to be put into the list.
+            loans.take_returned(entry.range.start, |_| ());
+            loans.has_out(entry.range.clone())
         });
         state.sockets.retain(|socket| socket.strong_count() > 0);
     }
     /// A socket of this region that `is_bound`. `None`: there is none any more, and the kernel has forgotten
     /// the region.
     pub(crate) fn any_socket(&self, is_bound: impl Fn(&OwnedFd) -> bool) -> Option<Arc<OwnedFd>> {
-        let state = self.state();
-        let mut sockets = state.sockets.iter().filter_map(Weak::upgrade);
-        sockets.find(|fd| is_bound(fd))
+        // The last reference to a socket may be one of these: it is dropped without the lock.
+        let sockets: Vec<_> = self.state().sockets.iter().filter_map(Weak::upgrade).collect();
+        sockets.into_iter().find(|fd| is_bound(fd))
     }
 }
 

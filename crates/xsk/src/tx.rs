@@ -182,9 +182,7 @@ impl Tx {
         };
         let room = (first - frame_start(first)) as usize;
         let fits = |len: usize| room + len <= FRAME && head.len() + METADATA <= room;
-        if !segs.first().is_some_and(|seg| fits(seg.len()))
-            || !self.region.loans.may_hold(frame_number(first))
-        {
+        if !segs.first().is_some_and(|seg| fits(seg.len())) {
             return false;
         }
         for (taken, address) in addresses.iter().enumerate() {
@@ -274,10 +272,19 @@ impl Tx {
         self.completed.release();
     }
 
-    /// Has the kernel send packets that it has put off. Returns whether some still wait.
+    /// Has the kernel send packets that it has put off, and returns received frames that were sent. Returns
+    /// whether packets still wait.
     pub fn send_pending(&mut self) -> bool {
         self.socket.push_sends();
+        if self.holds > 0 {
+            self.reclaim();
+        }
         self.socket.is_put_off()
+    }
+    /// Whether it holds received frames: [`Tx::send_pending`] is to be called now and then, which returns them.
+    #[inline]
+    pub fn holds_received(&self) -> bool {
+        self.holds > 0
     }
     /// Whether the kernel has put packets off: [`Tx::send_pending`] is to be called soon.
     #[inline]
@@ -325,9 +332,8 @@ impl Tx {
         }
         Ok(())
     }
-    /// The number of free frames.
     #[cfg(test)]
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn free_frames(&self) -> usize {
         self.free.len()
     }
 }
