@@ -1,15 +1,15 @@
 //! Memory that the sockets of several queues and devices share, and who has which part of it.
 //!
 //! **Problem.** The kernel takes a frame only from memory that is registered with the socket, once and for
-//! ever. So that a frame goes from card to card, all sockets of a NUMA node have one region, with room for
-//! those that are opened later. Each socket has a part of its own: frames to receive, and frames to send.
+//! ever. So that a frame goes from card to card, all sockets of a NUMA node have one region. It has room for
+//! sockets that are opened later. Each socket has a part of its own: frames to receive, and frames to send.
 //!
 //! **Invariants.**
 //! * A part is given to another socket only when the kernel has ended its use. The kernel does that some time
-//!   after the socket was closed, and reports it to nobody. A new socket at the same queue of the same device
+//!   after the socket was closed, without a report. A new socket at the same queue of the same device
 //!   proves it; otherwise [`RELEASE_TIME`] has to pass.
-//! * A part of which a sending half still holds frames is given to no socket, or to one with the same sizes:
-//!   the frames come back to it.
+//! * While a sending half holds frames of a part, only a socket with the same sizes gets the part. The frames
+//!   come back to it.
 //! * A part to whose frames packets still refer is lost.
 //!
 //! **Thread-safety.** The lock is taken when sockets are opened and closed, and by no worker that forwards.
@@ -18,13 +18,13 @@
 
 use crate::loans::Holder;
 use crate::region::Region;
-use crate::socket::Socket;
 use core::ops::Range;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Time after which the kernel has ended its use of a closed socket's frames: a work item of the kernel that
-/// waits for other changes of devices.
+/// Time after which the kernel has ended its use of a closed socket's frames. A work item of the kernel does
+/// that, which waits for other changes of devices.
 const RELEASE_TIME: Duration = Duration::from_secs(10);
 
 /// Properties that all sockets of a region have in common: the kernel takes them from the first one.
@@ -54,18 +54,18 @@ pub(crate) struct Arena {
     /// The region has room for metadata in front of packets to be sent.
     pub(crate) metadata: bool,
     frames: u32,
-    state: Mutex<State>,
+    state: Mutex<Directory>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    parts: Vec<Entry>,
+struct Directory {
+    parts: Vec<PartRecord>,
     /// Bound sockets: the kernel takes the region from one of them.
-    sockets: Vec<Weak<Socket>>,
+    sockets: Vec<Weak<OwnedFd>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct PartRecord {
     holder: u16,
     received: u32,
     range: Range<u32>,
@@ -97,19 +97,19 @@ impl Arena {
             state: Mutex::default(),
         })
     }
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Directory> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a part with so many frames to receive and to send, both multiples of [`crate::loans::BLOCK`],
-    /// for a queue. `None`: there is no room now.
+    /// Takes a part for a queue, with these numbers of frames to receive and to send, both multiples of
+    /// [`crate::loans::BLOCK`]. `None`: there is no room now.
     pub(crate) fn take(self: &Arc<Self>, received: u32, sent: u32, queue: QueueId) -> Option<Part> {
         let mut state = self.state();
         self.tidy(&mut state, None);
         let wanted = received + sent;
         // The part of the same queue before, or another one of the same sizes; both may miss held frames.
-        let same = |e: &Entry| e.range.len() as u32 == wanted && e.received == received && !e.lost;
-        let usable = |e: &Entry| e.closed.is_some() && same(e) && (e.released || e.queue == queue);
+        let same = |e: &PartRecord| e.range.len() as u32 == wanted && e.received == received && !e.lost;
+        let usable = |e: &PartRecord| e.closed.is_some() && same(e) && (e.released || e.queue == queue);
         let mut usable: Vec<_> = state.parts.iter_mut().filter(|e| usable(e)).collect();
         usable.sort_by_key(|e| e.queue != queue);
         if let Some(entry) = usable.into_iter().next() {
@@ -128,7 +128,7 @@ impl Arena {
         }
         let holder = (0..Holder::MAX).find(|n| state.parts.iter().all(|e| e.holder != *n))?;
         let range = start..start.checked_add(wanted).filter(|end| *end <= self.frames)?;
-        state.parts.push(Entry {
+        state.parts.push(PartRecord {
             holder,
             received,
             range: range.clone(),
@@ -151,7 +151,7 @@ impl Arena {
 
     /// Returns frames that closed sockets have held, and frees their parts, where the kernel has ended its
     /// use. `bound`: a queue of which a new socket proves that.
-    fn tidy(&self, state: &mut State, bound: Option<QueueId>) {
+    fn tidy(&self, state: &mut Directory, bound: Option<QueueId>) {
         let loans = &self.region.loans;
         for entry in &mut state.parts {
             let Some(closed) = entry.closed.filter(|_| !entry.released) else {
@@ -163,26 +163,21 @@ impl Arena {
             }
         }
         state.parts.retain(|entry| {
-            let keep = !entry.released || entry.lost || loans.has_held(entry.range.clone());
-            if !keep {
-                loans.take_returned(entry.range.start, &mut Vec::new());
+            if !entry.released || entry.lost {
+                return true;
             }
-            keep
+            // Afterwards, a frame that is still out is held, or about to be put into the list.
+            loans.take_returned(entry.range.start, |_| ());
+            loans.has_out(entry.range.clone())
         });
         state.sockets.retain(|socket| socket.strong_count() > 0);
     }
-    /// A bound socket of this region; `None`: there is none any more, and the kernel has forgotten it.
-    pub(crate) fn any_socket(&self) -> Option<Arc<Socket>> {
-        let state = self.state();
-        state
-            .sockets
-            .iter()
-            .filter_map(Weak::upgrade)
-            .find(|socket| socket.is_bound())
-    }
-    /// A socket of this region is bound to a queue.
-    fn add_socket(&self, socket: &Arc<Socket>) {
-        self.state().sockets.push(Arc::downgrade(socket));
+    /// A socket of this region that `is_bound`. `None`: there is none any more, and the kernel has forgotten
+    /// the region.
+    pub(crate) fn any_socket(&self, is_bound: impl Fn(&OwnedFd) -> bool) -> Option<Arc<OwnedFd>> {
+        // The last reference to a socket may be one of these: it is dropped without the lock.
+        let sockets: Vec<_> = self.state().sockets.iter().filter_map(Weak::upgrade).collect();
+        sockets.into_iter().find(|fd| is_bound(fd))
     }
 }
 
@@ -235,13 +230,13 @@ pub(crate) fn of_kind(kind: Kind) -> Vec<Arc<Arena>> {
 }
 
 /// A socket with a part of `arena` is bound to a queue: earlier sockets of that queue are gone.
-pub(crate) fn bound(arena: &Arc<Arena>, holder: Holder, queue: QueueId, socket: &Arc<Socket>) {
+pub(crate) fn bound(arena: &Arc<Arena>, holder: Holder, queue: QueueId, socket: &Arc<OwnedFd>) {
     for other in arenas() {
         other.tidy(&mut other.state(), Some(queue));
     }
     // Frames that an earlier socket with this part has held.
     arena.region.loans.return_all(holder);
-    arena.add_socket(socket);
+    arena.state().sockets.push(Arc::downgrade(socket));
     let mut all = ARENAS.lock().unwrap_or_else(PoisonError::into_inner);
     if !all.iter().any(|known| known.as_ptr() == Arc::as_ptr(arena)) {
         all.push(Arc::downgrade(arena));

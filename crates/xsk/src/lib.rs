@@ -11,8 +11,8 @@
 //! | completion | the kernel | a frame whose packet was sent |
 //!
 //! [`Rx`] has the fill and receive rings, [`Tx`] the others; each has frames of its own. A frame is in one
-//! place: with the kernel (in a ring or beneath it), lent to a packet, held by a sending half that sends it as
-//! it is, or in a free list. `tests` checks that with a model of the kernel's side.
+//! place: with the kernel, lent to a packet, held by a sending half, or in a free list.
+//! `tests` checks that with a model of the kernel's side.
 //!
 //! Sockets of all devices of a NUMA node share their memory (`arena.rs`), so a received frame goes out by
 //! another device without a copy (`loans.rs`).

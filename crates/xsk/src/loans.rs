@@ -1,8 +1,8 @@
 //! Received frames that go out by another socket of the same memory, without a copy.
 //!
-//! **Problem.** A receiving half lends a frame to a packet, and has it back when the packet is gone. A sending
-//! half that puts the frame itself into its transmit ring needs it longer, until the kernel reports that the
-//! packet was sent. Another thread may read that report.
+//! **Problem.** A receiving half lends a frame to a packet, and has it back when the packet is gone. A
+//! sending half that puts the frame itself into its transmit ring needs it longer, until the kernel reports
+//! that the packet was sent. Another thread may read that report.
 //!
 //! **Invariants.** Each received frame has one state:
 //!
@@ -19,10 +19,11 @@
 //! * The receiving half settles its lent frames first, and takes returned ones then. A frame is therefore
 //!   never in two of its lists.
 //!
-//! **Fairness.** A home has at most half of its frames out ([`Loans::may_hold`]); the others continue to
-//! receive. So a device that sends slowly costs the others their shortcut, and no packets.
+//! **Fairness.** At most half of a home's frames are held or returned at any time ([`Loans::hold`]); the
+//! others continue to receive. So a device that sends slowly costs the others their shortcut, and no packets.
 //!
-//! **Costs.** One compare-and-exchange for a frame that is held; one for all frames that return together.
+//! **Costs.** Two atomic operations for a frame that is held; two for all frames that return together. One
+//! worker mostly does them all.
 //!
 //! **Thread-safety.** All methods may be called on any thread; those of a home only by its receiving half.
 
@@ -63,7 +64,8 @@ struct Block {
     home: AtomicU32,
     /// The first of the returned frames.
     returned: AtomicU32,
-    /// How many of the home's frames are held, as the home has last counted.
+    /// The number of the home's frames that are held, or returned and not yet taken. Sending halves count up,
+    /// the home counts down.
     out: AtomicU32,
     /// Maximum of `out`.
     max_out: AtomicU32,
@@ -112,7 +114,7 @@ impl Loans {
         if let Some(home) = self.blocks.get(first as usize) {
             home.max_out.store(frames.len() as u32 / 2, Ordering::Relaxed);
         }
-        self.take_returned(frames.start, &mut Vec::new());
+        self.take_returned(frames.start, |_| ());
         let mut out = 0;
         for frame in frames.clone() {
             let Some(state) = self.state(frame) else { break };
@@ -126,7 +128,10 @@ impl Loans {
         }
         // Frames that came back meanwhile are in the list, and are taken like all others.
         let listed = frames.len() as u32 - out - free.len() as u32;
-        self.set_out(frames.start, out + listed);
+        if let Some(home) = self.blocks.get(first as usize) {
+            // None of them is lent, so no half takes another one meanwhile.
+            home.out.store(out + listed, Ordering::Relaxed);
+        }
         out + listed
     }
 
@@ -152,10 +157,10 @@ impl Loans {
         }
         is_home
     }
-    /// Appends the addresses of returned frames of the home that begins with frame `first`. Returns their
+    /// Calls `with` with the returned frames of the home that begins with frame `first`. Returns their
     /// number.
     #[inline]
-    pub(crate) fn take_returned(&self, first: u32, to: &mut Vec<u64>) -> u32 {
+    pub(crate) fn take_returned(&self, first: u32, mut with: impl FnMut(u32)) -> u32 {
         let Some(home) = self.blocks.get((first / BLOCK) as usize) else {
             return 0;
         };
@@ -167,46 +172,42 @@ impl Loans {
         let mut n = 0;
         while let Some(state) = self.state(frame) {
             state.store(HOME, Ordering::Relaxed);
-            to.push(u64::from(frame) * crate::region::FRAME as u64);
+            with(frame);
             n += 1;
             frame = self
                 .next
                 .get(frame as usize)
                 .map_or(NONE, |next| next.load(Ordering::Relaxed));
         }
+        home.out.fetch_sub(n, Ordering::Relaxed);
         n
     }
-    /// The number of the home's frames that are held.
-    #[inline]
-    pub(crate) fn set_out(&self, first: u32, n: u32) {
-        if let Some(home) = self.blocks.get((first / BLOCK) as usize) {
-            home.out.store(n, Ordering::Relaxed);
-        }
-    }
 
-    /// Whether the home of a frame can do without more of them. It counts at the end of each burst, so that a
-    /// burst more may be out.
-    #[inline]
-    pub(crate) fn may_hold(&self, frame: u32) -> bool {
-        self.home(frame)
-            .is_some_and(|home| home.out.load(Ordering::Relaxed) < home.max_out.load(Ordering::Relaxed))
-    }
     /// Makes a frame that is lent from byte `offset` on the holder's. `false`: it is not lent from there on,
-    /// or another half has it.
+    /// another half has it, or half of its home's frames are out.
     #[inline]
     pub(crate) fn hold(&self, frame: u32, offset: u16, by: Holder) -> bool {
-        let Some(state) = self.state(frame) else {
+        let (Some(state), Some(home)) = (self.state(frame), self.home(frame)) else {
             return false;
         };
-        let lent = offset != HOME && offset & HELD == 0;
-        // Acquire: an earlier holder that did without it has written to the frame before.
-        let done = || state.compare_exchange(offset, by.state(), Ordering::Acquire, Ordering::Relaxed);
-        lent && done().is_ok()
+        if offset == HOME || offset & HELD != 0 {
+            return false;
+        }
+        // The frame is counted before it is taken, so never more than half are out.
+        let has_room = home.out.fetch_add(1, Ordering::Relaxed) < home.max_out.load(Ordering::Relaxed);
+        // Acquire: a holder that released the frame has written to it before.
+        let take = || state.compare_exchange(offset, by.state(), Ordering::Acquire, Ordering::Relaxed);
+        let is_held = has_room && take().is_ok();
+        if !is_held {
+            home.out.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_held
     }
-    /// The holder does without a frame: it is lent again.
+    /// Undoes [`Loans::hold`]: the packet is copied, and the frame is lent again.
     pub(crate) fn release(&self, frame: u32, offset: u16) {
-        if let Some(state) = self.state(frame) {
+        if let (Some(state), Some(home)) = (self.state(frame), self.home(frame)) {
             state.store(offset, Ordering::Release);
+            home.out.fetch_sub(1, Ordering::Relaxed);
         }
     }
     /// Marks a held frame as returned, for [`Returning`]. `false`: the half does not hold it.
@@ -248,18 +249,11 @@ impl Loans {
         }
         returning.end(self);
     }
-    /// Whether a sending half has a frame of a range.
-    pub(crate) fn has_held(&self, frames: Range<u32>) -> bool {
-        let held = |state: &AtomicU16| {
-            let now = state.load(Ordering::Relaxed);
-            now & HELD != 0 && now != RETURNED
-        };
-        frames.filter_map(|frame| self.state(frame)).any(held)
-    }
-    /// The number of held frames of a range.
-    #[cfg(test)]
-    pub(crate) fn held(&self, frames: Range<u32>) -> usize {
-        frames.filter(|frame| self.has_held(*frame..*frame + 1)).count()
+    /// Whether a frame of a range is held or returned.
+    pub(crate) fn has_out(&self, frames: Range<u32>) -> bool {
+        // RETURNED has the bit, too.
+        let is_out = |state: &AtomicU16| state.load(Ordering::Relaxed) & HELD != 0;
+        frames.filter_map(|frame| self.state(frame)).any(is_out)
     }
 }
 

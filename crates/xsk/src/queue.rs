@@ -4,7 +4,7 @@ use crate::arena::{self, Arena, Kind, Part, QueueId};
 use crate::region::{FRAME, Region};
 use crate::ring::{Consumer, Layout, Producer};
 use crate::rx::Rx;
-use crate::socket::{Features, Socket};
+use crate::socket::{self, Features, Socket};
 use crate::tx::{METADATA, Tx};
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -40,8 +40,8 @@ pub struct QueueConfig {
     pub checksums: bool,
     /// The kernel reports when it has to be called; otherwise it is called each time.
     pub need_wakeup: bool,
-    /// The number of such queues, of this and other devices, for which new memory has room. Sockets with equal
-    /// properties use it together, and move frames from one to the other without a copy.
+    /// The number of such queues, of this and other devices, for which new memory has room. Sockets with
+    /// equal properties use it together, and move frames from one to the other without a copy.
     pub room_for: u32,
 }
 
@@ -114,7 +114,7 @@ impl Queue {
         })
     }
 
-    /// Opens a socket with new memory of so many frames.
+    /// Opens a socket with new memory of `frames` frames.
     fn begin(config: QueueConfig, kind: Kind, frames: u32) -> io::Result<(Self, Rx, Tx)> {
         let region = Arc::new(Region::new(frames, kind.node)?);
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
@@ -142,7 +142,7 @@ impl Queue {
 
     /// Opens a socket with memory that others have, too. `None`: there is no room, or no socket any more.
     fn share(config: QueueConfig, arena: &Arc<Arena>) -> Option<io::Result<(Self, Rx, Tx)>> {
-        let other = arena.any_socket()?;
+        let other = arena.any_socket(socket::is_bound)?;
         let part = arena.take(config.rx_frames, config.tx_frames, config.id())?;
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
         let fd = match fd {
@@ -187,7 +187,7 @@ impl Queue {
         };
         let (holder, for_rx, for_tx) = (part.holder, part.received.clone(), part.sent.clone());
         let socket = Arc::new(Socket::new(fd, features, Some(part)));
-        arena::bound(arena, holder, config.id(), &socket);
+        arena::bound(arena, holder, config.id(), socket.fd());
         let region = || Arc::clone(&arena.region);
         let rx = Rx::new(Arc::clone(&socket), region(), fill, receive, for_rx);
         let tx = Tx::new(

@@ -47,7 +47,7 @@ pub struct Rx {
     lender: Lender,
     /// The numbers of all frames of this half.
     own: Range<u32>,
-    /// The number of frames that sending halves hold.
+    /// The number of frames that are in neither list: sending halves hold them, or have returned them.
     out: u32,
     faults: RxFaults,
 }
@@ -90,6 +90,8 @@ impl Rx {
             if self.socket.features().zero_copy && self.fill.wants_wakeup() {
                 self.socket.wake_rx();
             }
+            // Sending halves may have returned frames since, and no packet may come without them.
+            self.complete();
             return 0;
         }
         // Bounded by the ring, so that bad packets do not hold the worker.
@@ -227,7 +229,7 @@ impl Rx {
     /// No packet refers to lent frames any more.
     #[inline]
     fn settle(&mut self) {
-        let (loans, before) = (&self.region.loans, self.out);
+        let loans = &self.region.loans;
         for address in self.lent.drain(..) {
             match loans.settle(frame_number(address)) {
                 true => self.free.push(address),
@@ -235,10 +237,9 @@ impl Rx {
             }
         }
         if self.out > 0 {
-            self.out -= loans.take_returned(self.own.start, &mut self.free);
-        }
-        if self.out != before {
-            loans.set_out(self.own.start, self.out);
+            self.out -= loans.take_returned(self.own.start, |frame| {
+                self.free.push(u64::from(frame) * FRAME as u64)
+            });
         }
     }
 
@@ -277,7 +278,8 @@ impl Rx {
     pub(crate) fn waiting(&mut self) -> usize {
         self.ring.look() as usize
     }
-    /// The number of frames that sending halves hold, or have returned.
+    /// The number of frames that sending halves hold, and of those that they have returned and this half has
+    /// not yet taken.
     #[cfg(test)]
     pub(crate) fn out(&self) -> u32 {
         self.out

@@ -4,6 +4,7 @@ use crate::arena::Part;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Properties of a bound socket.
@@ -22,20 +23,20 @@ pub(crate) struct Features {
 /// The open socket.
 #[derive(Debug)]
 pub(crate) struct Socket {
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     features: Features,
     /// Packets are in the transmit ring that the kernel did not take when it was called.
     put_off: AtomicBool,
     /// Packets that were sent from the frames that received them. Written by the sending half.
     without_copy: AtomicU64,
-    /// Its frames, until it is closed: `fd` is dropped before. `None` in tests without an arena.
+    /// The socket's frames, until it is closed: `fd` is dropped before. `None` in tests without an arena.
     part: Option<Part>,
 }
 
 impl Socket {
     pub(crate) fn new(fd: OwnedFd, features: Features, part: Option<Part>) -> Self {
         Self {
-            fd,
+            fd: Arc::new(fd),
             features,
             put_off: AtomicBool::new(false),
             without_copy: AtomicU64::new(0),
@@ -56,8 +57,10 @@ impl Socket {
     }
     /// Whether the kernel still knows the socket's device. A device that is down is known.
     pub(crate) fn is_bound(&self) -> bool {
-        let done = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
-        !done.is_err_and(|e| e == rustix::io::Errno::NXIO)
+        is_bound(&self.fd)
+    }
+    pub(crate) fn fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
     }
     pub(crate) fn wake_tx(&self) -> io::Result<()> {
         send(&self.fd, &[], SendFlags::DONTWAIT)?;
@@ -92,6 +95,12 @@ impl Socket {
     pub(crate) fn reads_metadata(&self) -> bool {
         self.features.metadata && !self.features.zero_copy
     }
+}
+
+/// Whether the kernel still knows the device of a socket.
+pub(crate) fn is_bound(fd: &OwnedFd) -> bool {
+    let done = recv(fd, &mut [0; 0], RecvFlags::DONTWAIT);
+    !done.is_err_and(|e| e == rustix::io::Errno::NXIO)
 }
 
 impl AsFd for Socket {

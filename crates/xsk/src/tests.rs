@@ -228,7 +228,7 @@ proptest! {
                 Ok(()) => expected.push_back((packet.to_vec(), partial)),
                 Err(why) => {
                     prop_assert_eq!(why, Refused::Full);
-                    prop_assert!(tx.held() < len.div_ceil(FRAME - METADATA));
+                    prop_assert!(tx.free_frames() < len.div_ceil(FRAME - METADATA));
                 }
             }
             tx.flush().unwrap();

@@ -1,6 +1,6 @@
 //! Sending: packets are copied into free frames, and the kernel is called once a burst.
 //!
-//! A packet whose tail is in received frames of the same memory is sent from there: its head is written in
+//! A packet whose tail is in received frames of the same memory is sent from there. Its head is written in
 //! front of the tail ([`crate::loans`]). It is copied where that is not possible.
 //!
 //! The kernel sends no more frames than the completion ring has room for.
@@ -182,9 +182,7 @@ impl Tx {
         };
         let room = (first - frame_start(first)) as usize;
         let fits = |len: usize| room + len <= FRAME && head.len() + METADATA <= room;
-        if !segs.first().is_some_and(|seg| fits(seg.len()))
-            || !self.region.loans.may_hold(frame_number(first))
-        {
+        if !segs.first().is_some_and(|seg| fits(seg.len())) {
             return false;
         }
         for (taken, address) in addresses.iter().enumerate() {
@@ -198,8 +196,8 @@ impl Tx {
         }
         self.holds += n as u32;
         let start = first - head.len() as u64;
-        // SAFETY: `hold` has made the bytes in front of the tail ours: no packet refers to them, and the frame
-        // is in no ring.
+        // SAFETY: `hold` has made the bytes in front of the tail ours: no packet refers to them, and the
+        // frame is in no ring.
         unsafe {
             self.region
                 .write(start, head.len() as u32, |to| to.copy_from_slice(head));
@@ -274,10 +272,19 @@ impl Tx {
         self.completed.release();
     }
 
-    /// Has the kernel send packets that it has put off. Returns whether some still wait.
+    /// Has the kernel send packets that it has put off, and returns received frames that were sent. Returns
+    /// whether packets still wait.
     pub fn send_pending(&mut self) -> bool {
         self.socket.push_sends();
+        if self.holds > 0 {
+            self.reclaim();
+        }
         self.socket.is_put_off()
+    }
+    /// Whether it holds received frames: [`Tx::send_pending`] is to be called now and then, which returns them.
+    #[inline]
+    pub fn holds_received(&self) -> bool {
+        self.holds > 0
     }
     /// Whether the kernel has put packets off: [`Tx::send_pending`] is to be called soon.
     #[inline]
@@ -325,9 +332,8 @@ impl Tx {
         }
         Ok(())
     }
-    /// The number of free frames.
     #[cfg(test)]
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn free_frames(&self) -> usize {
         self.free.len()
     }
 }

@@ -1,6 +1,6 @@
-//! Two devices that share their memory, against a model of the kernel's side: received frames go out by the
-//! other device, or by the same one, in any order. No frame is in two places, none is lost, and the bytes that
-//! the kernel sends are those of the packet until it has sent them.
+//! Two devices that share their memory, against a model of the kernel's side. Received frames go out by the
+//! other device, or by the same one, in any order. No frame is in two places, and none is lost. Until the
+//! kernel has sent a packet, its bytes stay as they are.
 
 use super::*;
 use crate::arena::{self, Arena, Kind, QueueId};
@@ -25,6 +25,7 @@ struct Sending {
 /// A device, with both sides of its rings.
 struct Device {
     id: QueueId,
+    holder: Holder,
     rx: Rx,
     tx: Tx,
     fill: Consumer<u64>,
@@ -45,7 +46,7 @@ impl Device {
         let part = arena.take(BLOCK, BLOCK, id).expect("there is room");
         let (holder, for_rx, for_tx) = (part.holder, part.received.clone(), part.sent.clone());
         let socket = socket_with(Some(part));
-        arena::bound(arena, holder, id, &socket);
+        arena::bound(arena, holder, id, socket.fd());
         let (ours, fill) = ring(BLOCK);
         let (received, receive) = ring(BLOCK);
         let (push, transmit) = ring(BLOCK);
@@ -53,6 +54,7 @@ impl Device {
         let region = || Arc::clone(&arena.region);
         Self {
             id,
+            holder,
             rx: Rx::new(Arc::clone(&socket), region(), ours, receive, for_rx),
             tx: Tx::new(socket, region(), push, completed, for_tx, holder),
             fill,
@@ -157,9 +159,9 @@ impl Model {
             }
             for to in outputs {
                 let device = &mut self.devices[*to];
-                let before = device.tx.held();
+                let before = device.tx.free_frames();
                 if device.tx.push(packet).is_ok() {
-                    self.as_they_are += usize::from(device.tx.held() == before);
+                    self.as_they_are += usize::from(device.tx.free_frames() == before);
                     device.pushed.push_back(packet.to_vec());
                 }
             }
@@ -243,6 +245,32 @@ impl Model {
         drop(device);
         self.devices.insert(at, Device::open(&self.arena, id));
     }
+    /// All that was pushed is sent, and no packet comes any more: the frames come back all the same.
+    fn quiet(&mut self) {
+        for at in 0..self.devices.len() {
+            while self.devices[at].waiting > 0 {
+                self.forward(at, &[], 0, false);
+            }
+        }
+        for at in 0..self.devices.len() {
+            self.send(at, usize::MAX);
+            while !self.devices[at].sending.is_empty() {
+                self.devices[at].tx.send_pending();
+                self.complete(at, 0);
+            }
+            self.devices[at].tx.send_pending();
+            assert!(!self.devices[at].tx.holds_received());
+        }
+        for device in &mut self.devices {
+            assert_eq!(device.rx.rx(&mut self.pool, &mut Burst::new()), 0);
+        }
+    }
+    /// Without packets, all frames are with the kernel. An earlier socket may hold some.
+    fn check_quiet(&mut self) {
+        for device in &mut self.devices {
+            assert_eq!(device.rx.held(), (0, 0));
+        }
+    }
     /// All frames of a receiving half are accounted for.
     fn check(&mut self) {
         for device in &mut self.devices {
@@ -271,7 +299,7 @@ impl Model {
         for device in &mut self.devices {
             device.rx.complete();
             assert_eq!((device.rx.held(), device.rx.out()), ((0, 0), 0));
-            assert_eq!(device.tx.held(), BLOCK as usize);
+            assert_eq!(device.tx.free_frames(), BLOCK as usize);
         }
         for at in 0..self.devices.len() {
             self.take_empty(at);
@@ -304,6 +332,7 @@ enum Step {
         n: usize,
     },
     DropKept,
+    Quiet,
     Reopen {
         at: usize,
     },
@@ -319,6 +348,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (at(), 1_usize..40).prop_map(|(at, n)| Step::Send { at, n }),
         6 => (at(), any::<usize>(), 1_usize..40).prop_map(|(at, which, n)| Step::Complete { at, which, n }),
         1 => Just(Step::DropKept),
+        1 => Just(Step::Quiet),
         1 => at().prop_map(|at| Step::Reopen { at }),
     ]
 }
@@ -337,6 +367,12 @@ proptest! {
                 Step::DropKept => {
                     for (before, packet) in model.kept.drain(..) {
                         prop_assert_eq!(packet.to_vec(), before, "a lent frame was written to");
+                    }
+                }
+                Step::Quiet => {
+                    model.quiet();
+                    if model.kept.is_empty() {
+                        model.check_quiet();
                     }
                 }
                 // A packet that is kept blocks the frames of its queue.
@@ -403,6 +439,44 @@ fn a_device_that_does_not_send_leaves_frames_to_receive() {
 }
 
 #[test]
+fn one_burst_takes_at_most_half_of_a_small_queue_s_frames() {
+    let mut model = Model::new();
+    // Three frames each. The second device takes packets until it holds half of its ring, then the first one.
+    for _ in 0..3 {
+        (0..BLOCK / 3).for_each(|_| model.receive(0, 9000, 3840));
+        model.forward(0, &[1, 0], 0, false);
+        assert!(model.devices[0].rx.out() <= BLOCK / 2);
+        model.check();
+    }
+    assert_eq!(model.as_they_are, 10);
+    // No packet comes any more.
+    model.quiet();
+    assert_eq!(model.devices[0].rx.out(), 0);
+    model.check_quiet();
+    // The next packets go out without a copy again.
+    forward(&mut model, 10);
+    assert_eq!(model.as_they_are, 20);
+    model.end();
+}
+
+#[test]
+fn a_card_that_sends_no_more_returns_its_frames_to_others() {
+    let mut model = Model::new();
+    (0..4).for_each(|_| forward(&mut model, 8));
+    model.send(1, 32);
+    (0..32).for_each(|_| model.complete(1, 0));
+    // The second device gets no packet. The first one sends to itself without a copy.
+    assert!(model.devices[1].tx.holds_received());
+    model.devices[1].tx.send_pending();
+    assert!(!model.devices[1].tx.holds_received());
+    assert_eq!(model.devices[0].rx.rx(&mut model.pool, &mut Burst::new()), 0);
+    (0..8).for_each(|_| model.receive(0, 1500, 3840));
+    model.forward(0, &[0], 0, false);
+    assert_eq!(model.as_they_are, 40);
+    model.end();
+}
+
+#[test]
 fn a_closed_socket_s_frames_are_free_when_the_kernel_has_released_them() {
     let mut model = Model::new();
     forward(&mut model, 10);
@@ -445,32 +519,90 @@ fn frames_return_from_another_thread() {
     // One thread lends and settles, two hold and return.
     std::thread::scope(|scope| {
         let (to_senders, from_home) = std::sync::mpsc::channel::<u32>();
+        let (to_home, gone) = std::sync::mpsc::channel();
         let from_home = Arc::new(std::sync::Mutex::new(from_home));
         for by in [holder, other] {
-            let from_home = Arc::clone(&from_home);
+            let (from_home, to_home) = (Arc::clone(&from_home), to_home.clone());
             scope.spawn(move || {
                 loop {
                     let Ok(frame) = from_home.lock().unwrap().recv() else {
                         return;
                     };
-                    assert!(loans.hold(frame, 384, by) && !loans.hold(frame, 384, by));
+                    let is_held = loans.hold(frame, 384, by);
+                    assert!(!is_held || !loans.hold(frame, 384, by));
+                    // The packet is gone.
+                    to_home.send(()).unwrap();
                     let mut returning = crate::loans::Returning::default();
-                    assert!(returning.add(loans, frame, by) && !returning.add(loans, frame, by));
+                    assert_eq!(returning.add(loans, frame, by), is_held);
+                    assert!(!returning.add(loans, frame, by));
                     returning.end(loans);
                 }
             });
         }
-        let (mut free, mut back): (Vec<u32>, Vec<u64>) = (frames.clone().collect(), Vec::new());
+        let (mut free, mut out): (Vec<u32>, usize) = (frames.clone().collect(), 0);
         for _ in 0..2000 {
-            for frame in free.drain(..) {
-                loans.lend(frame, 384);
-                to_senders.send(frame).unwrap();
+            let lent = std::mem::take(&mut free);
+            for frame in &lent {
+                loans.lend(*frame, 384);
+                to_senders.send(*frame).unwrap();
             }
-            loans.take_returned(frames.start, &mut back);
-            free.extend(back.drain(..).map(crate::region::frame_number));
-            assert!(free.len() <= frames.len());
+            lent.iter().for_each(|_| gone.recv().unwrap());
+            for frame in lent {
+                match loans.settle(frame) {
+                    true => free.push(frame),
+                    false => out += 1,
+                }
+            }
+            assert!(out <= frames.len() / 2);
+            out -= loans.take_returned(frames.start, |frame| free.push(frame)) as usize;
+            assert_eq!(free.len() + out, frames.len());
         }
         drop(to_senders);
     });
-    assert_eq!(loans.held(frames), 0);
+    loans.take_returned(frames.start, |_| ());
+    assert!(!loans.has_out(frames));
+}
+
+#[test]
+fn a_socket_may_be_closed_while_another_one_looks_for_it() {
+    let mut model = Model::new();
+    let arena = Arc::clone(&model.arena);
+    let mut looked = 0;
+    let looked = std::cell::RefCell::new((&mut model.devices, &mut looked));
+    let found = arena.any_socket(|_| {
+        let (devices, n) = &mut *looked.borrow_mut();
+        devices.clear();
+        **n += 1;
+        false
+    });
+    assert!(found.is_none());
+    assert_eq!(*looked.into_inner().1, 2);
+}
+
+#[test]
+fn a_part_keeps_its_place_while_a_frame_is_on_its_way_back() {
+    let mut model = Model::new();
+    forward(&mut model, 10);
+    let loans = &model.arena.region.loans;
+    // The sending half of another thread stops between two steps of a return.
+    let holder = model.devices[1].holder;
+    let mut returning = crate::loans::Returning::default();
+    let receiver = model.devices.remove(0);
+    let (frames, id) = (receiver.rx.own(), receiver.id);
+    let held: Vec<_> = frames.clone().filter(|f| loans.has_out(*f..*f + 1)).collect();
+    assert_eq!(held.len(), 10);
+    drop(receiver);
+    held.iter()
+        .for_each(|frame| assert!(returning.add(loans, *frame, holder)));
+    // The kernel has released the receiver. Parts of other sizes get none of its frames.
+    arena::bound(&model.arena, Holder::new(99), id, socket().fd());
+    let overlaps = |queue| {
+        let part = model.arena.take(BLOCK, 0, QueueId { queue, ..id });
+        let received = part.expect("there is room").received.clone();
+        received.start < frames.end && frames.start < received.end
+    };
+    assert!(!overlaps(8));
+    returning.end(loans);
+    arena::tidy_up();
+    assert!(overlaps(9));
 }

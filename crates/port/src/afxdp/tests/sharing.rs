@@ -1,5 +1,5 @@
-//! Two devices whose sockets share memory, in copy mode: the kernel accepts the frames of one in the transmit
-//! ring of the other, and gives them back; also when devices are removed and opened again meanwhile.
+//! Two devices whose sockets share memory, in copy mode. The kernel accepts the frames of one in the transmit
+//! ring of the other, and gives them back. Devices are removed and opened again meanwhile.
 
 use super::*;
 use heddle_xsk::{Program, Queue, QueueConfig, Rx, Tx};
@@ -64,6 +64,47 @@ fn forward(from: &mut Opened, to: &mut Opened, n: usize) {
         from.rx.complete();
     }
     assert_eq!(done, n);
+}
+
+#[test]
+fn a_queue_that_sends_nothing_more_returns_frames() {
+    let possible = with_pair(|| {
+        sh("ip link add b0 type veth peer name b1 && ip link set b0 up && ip link set b1 up");
+        let (mut one, other) = (open("a0"), open("b0"));
+        let source = AfxdpPort::open("a1", &options(&[]), None).unwrap();
+        // A receiver that takes no packets: the sent ones are not reported as sent.
+        let sink = AfxdpPort::open("b1", &options(&[]), None).unwrap();
+        let mut rx = sink.open_rx(1).unwrap();
+        let senders = Arc::new(super::super::queues::Senders::default());
+        senders.set(vec![other.tx]);
+        let share = crate::rates::Share::new(Arc::default(), 0);
+        let mut tx = super::super::queues::AfxdpTx::new(senders, share);
+        let (mut pool, mut burst) = (Pool::new(64), Burst::new());
+        let end = Instant::now() + Duration::from_secs(30);
+        let mut asked = false;
+        while other.queue.sent_without_copy() == 0 {
+            assert!(Instant::now() < end, "no packet is sent without a copy");
+            let packet = Packet::from_bytes(&frame(1, 1000));
+            source.open_tx(0, 1).unwrap().tx(&mut pool, &[&packet]);
+            one.rx.rx(&mut pool, &mut burst);
+            asked |= tx.tx(&mut pool, &burst.iter().collect::<Vec<_>>()).waits;
+            pool.put_all(std::mem::take(&mut burst));
+            one.rx.complete();
+        }
+        // The worker calls again until all frames are back.
+        while asked && tx.release(&mut pool).next.is_some() {
+            assert!(Instant::now() < end, "the frames do not come back");
+            rx[0].rx(&mut pool, &mut burst);
+            pool.put_all(std::mem::take(&mut burst));
+            rx[0].complete();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let tx = &mut tx as &mut dyn TxQueue;
+        assert_eq!(tx.release(&mut pool).next, None);
+    });
+    if !possible {
+        eprintln!("no namespaces or veth devices: skipped");
+    }
 }
 
 #[test]
