@@ -3,15 +3,18 @@
 
 import contextlib
 import os
+import random
 import re
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from lab import bpf
 from lab.runner import limit, main
 from lab.shell import wait_for
-from test_nic import CARD, WIRE, cable, error, has_program, one, plug, until_reply
+from test_nic import CARD, WIRE, cable, error, has_program, one, plug, program_of, until_reply
 
 SLOW = os.environ.get("HEDDLE_SLOW")
 OTHER = "nic1"
@@ -110,6 +113,68 @@ def scenario_two_names_of_a_device(lab):
     until_reply(lab, pod)
     sw.vsctl("add-port", "br0", CARD)
     assert f"could not open network device {CARD} (it is the device of port uplink0)" in error(sw), error(sw)
+
+
+@limit(1500)
+def scenario_random_reconfiguration(lab):
+    """Random changes under traffic, for ten minutes (HEDDLE_SLOW=1; otherwise half a minute). Afterwards both ports forward, and
+    nothing is left of earlier sockets."""
+    seed = int(os.environ.get("HEDDLE_SEED", time.time()))
+    lab.trace.note(f"HEDDLE_SEED={seed}")
+    chance = random.Random(seed)
+    sw, wire, _ = one(lab, cable_options={"queues": 4}, n_rxq=2)
+    far = cable(lab, sw, "10.1.0.3/24", name="far", dev=OTHER)
+    plug(sw, name=OTHER)
+    until_reply(lab, far)
+
+    def option(dev, key, *values):
+        sw.vsctl("set", "interface", dev, f"options:{key}={chance.choice(values)}")
+
+    def again(dev):
+        sw.vsctl("del-port", dev)
+        plug(sw, name=dev)
+
+    def detached(dev):
+        # The switch may have opened the port again meanwhile.
+        with contextlib.suppress(AssertionError, OSError):
+            bpf.detach(program_of(lab, sw, dev))
+
+    def down_and_up(dev):
+        lab.net.ip(sw.netns, "link", "set", dev, "down")
+        lab.net.ip(sw.netns, "link", "set", dev, "up")
+
+    def queues(dev):
+        lab.net.run(sw.netns, "ethtool", "-L", dev, "rx", str(chance.randint(1, 4)), check=False)
+
+    changes = (
+        lambda dev: option(dev, "n_rxq", 1, 2, 3, 4),
+        lambda dev: option(dev, "xdp-mode", "native", "generic", "best-effort"),
+        lambda dev: option(dev, "use-need-wakeup", "true", "false"),
+        lambda dev: option(dev, "n_rxq_desc", 64, 512, 2048),
+        lambda dev: option(dev, "n_txq_desc", 64, 512, 2048),
+        lambda dev: option(dev, "start-qid", 0, 1),
+        lambda dev: sw.vsctl("set", "interface", dev, f"other_config:tx-steering={chance.choice(('hash', 'thread'))}"),
+        lambda dev: sw.vsctl("set", "interface", dev, f"other_config:heddle-xdp-pass={chance.choice(('proto=112', 'ether=0x88cc'))}"),
+        lambda dev: sw.vsctl("set", "interface", dev, f"mtu_request={chance.choice((1500, 2000))}"),
+        lambda dev: sw.vsctl("set", "open_vswitch", ".", f"other_config:pmd-cpu-mask={chance.choice((1, 2, 3))}"),
+        again, detached, down_and_up, queues)
+    n, end = 0, time.monotonic() + (600 if SLOW else 30)
+    with packets(wire, "10.1.0.3", 1400), packets(far, "10.1.0.2", 60):
+        while time.monotonic() < end:
+            chance.choice(changes)(chance.choice((CARD, OTHER)))
+            n += 1
+    lab.trace.note(f"{n} changes")
+    lab.net.run(sw.netns, "ethtool", "-L", CARD, "rx", "4", check=False)
+    for dev in (CARD, OTHER):
+        sw.vsctl("remove", "interface", dev, "options", "start-qid", "--", "set", "interface", dev, "options:n_rxq=1", "mtu_request=1500")
+        wait_for("no error", lambda d=dev: error(sw, d) == "[]", 30)
+    # Packets of other queues of the first card are the host's.
+    sw.vsctl("set", "interface", CARD, "options:n_rxq=4")
+    until_reply(lab, far)
+    lab.net.ping(far, "10.1.0.2", size=1400)
+    assert sockets(lab, sw) == 5, sockets(lab, sw)
+    sw.vsctl("del-port", CARD, "--", "del-port", OTHER)
+    nothing_left(lab, sw, CARD, OTHER)
 
 
 if __name__ == "__main__":
