@@ -1,18 +1,19 @@
-//! Memory that the sockets of several queues and devices share, and who has which part of it.
+//! Memory that the sockets of several queues and devices share, and the part of each socket.
 //!
-//! **Problem.** The kernel takes a frame only from memory that is registered with the socket, once and for
-//! ever. So that a frame goes from card to card, all sockets of a NUMA node have one region. It has room for
+//! **Problem.** The kernel takes a frame only from memory that is registered with the socket, and a socket
+//! keeps its memory as long as it is open. So that a frame goes from card to card, all sockets of a NUMA node have one region. It has room for
 //! sockets that are opened later. Each socket has a part of its own: frames to receive, and frames to send.
 //!
 //! **Invariants.**
 //! * A part is given to another socket only when the kernel has ended its use. The kernel does that some time
 //!   after the socket was closed, without a report. A new socket at the same queue of the same device
-//!   proves it; otherwise [`RELEASE_TIME`] has to pass.
+//!   proves it. Otherwise it is assumed after [`RELEASE_TIME`].
 //! * While a sending half holds frames of a part, only a socket with the same sizes gets the part. The frames
 //!   come back to it.
 //! * A part to whose frames packets still refer is lost.
 //!
-//! **Thread-safety.** The lock is taken when sockets are opened and closed, and by no worker that forwards.
+//! **Thread-safety.** The lock is taken when sockets are opened, when a port's status is read, and by the
+//! thread that drops the last half of a socket. No worker takes it while it forwards.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // opened and closed by control threads
 
@@ -23,8 +24,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Time after which the kernel has ended its use of a closed socket's frames. A work item of the kernel does
-/// that, which waits for other changes of devices.
+/// Time after which we assume that the kernel has ended its use of a closed socket's frames. A work item of
+/// the kernel does that, which waits for the lock of all changes of devices (rtnl). If a device holds that
+/// lock longer, frames may be used again too early.
 const RELEASE_TIME: Duration = Duration::from_secs(10);
 
 /// Properties that all sockets of a region have in common: the kernel takes them from the first one.
@@ -72,7 +74,7 @@ struct PartRecord {
     queue: QueueId,
     /// When the socket was closed; `None`: it is open.
     closed: Option<Instant>,
-    /// The kernel has ended its use.
+    /// The kernel has ended its use, as far as we know.
     released: bool,
     /// Packets refer to frames for ever.
     lost: bool,

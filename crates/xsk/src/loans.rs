@@ -10,7 +10,7 @@
 //! | --- | --- | --- |
 //! | home | the receiving half or the kernel's receiving side has it | the receiving half: lent |
 //! | lent | packets may refer to its bytes from an offset on | a sending half: held; the receiving half: home |
-//! | held | it is in the transmit ring of a sending half, or beneath | that half, when it was sent: returned |
+//! | held | it is in the transmit ring of a sending half, or in the driver's ring | that half, when it was sent: returned |
 //! | returned | it is in its home's list of returned frames | the receiving half: home |
 //!
 //! * Lent becomes held by a compare-and-exchange, so one sending half gets the frame. All others copy.

@@ -102,7 +102,7 @@ impl Queue {
             match Self::share(config, &arena) {
                 Some(Err(e)) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => return Err(e),
                 Some(Ok(opened)) => return Ok(opened),
-                // No room, or a kernel before Linux 5.10, or the two devices have not as much in common.
+                // No room, or a kernel before Linux 5.10, or the kernel refuses that pair of devices.
                 _ => {}
             }
         }

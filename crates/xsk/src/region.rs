@@ -2,8 +2,8 @@
 //!
 //! Invariants: the memory stays mapped as long as the region. The kernel writes to frames of the fill ring,
 //! and reads frames of the transmit ring; all others are ours. Addresses that the kernel reports are checked
-//! all the same ([`Region::bytes`]). A frame's address in every ring is its offset in the memfd, so the
-//! memfd and the sockets are all that another process needs.
+//! all the same ([`Region::bytes`]). A frame's address in every ring is its offset in the memfd. A
+//! process that takes over needs the memfd, the sockets, their parts, and the state of each frame.
 
 #![allow(unsafe_code)] // memory that the kernel writes
 
@@ -87,7 +87,7 @@ impl Region {
     /// Calls `fill` with the `len` bytes at an address. `None`: not in one frame.
     ///
     /// # Safety
-    /// The frame is ours: in no ring, not lent, and no other thread writes to it.
+    /// No other reference to these `len` bytes exists, and no ring has a descriptor that covers them.
     pub(crate) unsafe fn write<T>(
         &self,
         address: u64,

@@ -141,7 +141,7 @@ impl Tx {
             };
             let n = (len - done).min(ROOM);
             let address = frame + METADATA as u64;
-            // SAFETY: the frame was free, so it is in no ring and nothing refers to it; `self` is exclusive.
+            // SAFETY: the frame was free, so no ring has it and nothing refers to it; `self` is exclusive.
             unsafe {
                 self.region
                     .write(address, n as u32, |to| packet.copy_from(done, to))
@@ -196,8 +196,8 @@ impl Tx {
         }
         self.holds += n as u32;
         let start = first - head.len() as u64;
-        // SAFETY: `hold` has made the bytes in front of the tail ours: no packet refers to them, and the
-        // frame is in no ring.
+        // SAFETY: `hold` has made the bytes in front of the tail ours. Packets refer to the tail and what is
+        // behind it. The frame came out of the receive ring, and no other half has put it into a ring.
         unsafe {
             self.region
                 .write(start, head.len() as u32, |to| to.copy_from_slice(head));
@@ -240,7 +240,7 @@ impl Tx {
             csum_offset: offset,
             ..Metadata::default()
         };
-        // SAFETY: as in `push`.
+        // SAFETY: the bytes are in a free frame, or in front of a held frame's tail: see the callers.
         unsafe {
             self.region.write(frame, METADATA as u32, |to| {
                 to.copy_from_slice(metadata.as_bytes())
