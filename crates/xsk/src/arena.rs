@@ -1,8 +1,9 @@
 //! Memory that the sockets of several queues and devices share, and the part of each socket.
 //!
-//! **Problem.** The kernel takes a frame only from memory that is registered with the socket, and a socket
-//! keeps its memory as long as it is open. So that a frame goes from card to card, all sockets of a NUMA node have one region. It has room for
-//! sockets that are opened later. Each socket has a part of its own: frames to receive, and frames to send.
+//! **Problem.** The kernel takes a frame only from memory that is registered with the socket, as long as
+//! the socket is open. So that a frame goes from card to card, all sockets of a NUMA node have one
+//! region. The region has room for sockets that are opened later. Each socket has a part for itself:
+//! frames to receive, and frames to send.
 //!
 //! **Invariants.**
 //! * A part is given to another socket only when the kernel has ended its use. The kernel does that some time
@@ -12,8 +13,8 @@
 //!   come back to it.
 //! * A part to whose frames packets still refer is lost.
 //!
-//! **Thread-safety.** The lock is taken when sockets are opened, when a port's status is read, and by the
-//! thread that drops the last half of a socket. No worker takes it while it forwards.
+//! **Thread-safety.** Opening a socket takes the lock, and so do reading a port's status and dropping the
+//! last half of a socket. No worker takes it while it forwards.
 
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)] // opened and closed by control threads
 

@@ -129,7 +129,7 @@ impl Loans {
         // Frames that came back meanwhile are in the list, and are taken like all others.
         let listed = frames.len() as u32 - out - free.len() as u32;
         if let Some(home) = self.blocks.get(first as usize) {
-            // None of them is lent, so no half takes another one meanwhile.
+            // No frame here is lent, so no half takes another one meanwhile.
             home.out.store(out + listed, Ordering::Relaxed);
         }
         out + listed

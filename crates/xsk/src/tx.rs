@@ -281,7 +281,7 @@ impl Tx {
         }
         self.socket.is_put_off()
     }
-    /// Whether it holds received frames: [`Tx::send_pending`] is to be called now and then, which returns them.
+    /// Whether it holds received frames. [`Tx::send_pending`] returns them, and is to be called now and then.
     #[inline]
     pub fn holds_received(&self) -> bool {
         self.holds > 0
