@@ -157,8 +157,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     const CARD: &str = "0000:03:00.0";
-    /// A double of `devlink` for one card. It keeps the settings in files, writes down what it is called with,
-    /// and refuses a mode as the driver `ice` does: while there are functions.
+    /// A double of `devlink` for one card. It keeps the settings in files, writes down its arguments, and
+    /// refuses a mode as the driver `ice` does: while there are functions.
     const DOUBLE: &str = r#"#!/bin/sh
 cd "$(dirname "$0")" && echo "$*" >>calls
 case "$*" in

@@ -119,7 +119,8 @@ impl BondEntry {
         self.hand_over_members(&uncounted, now_ms);
     }
 
-    /// Passes the members and their links to LACP and to the bond. LACP does not notice the loss of an `uncounted` link.
+    /// Passes the members and their links to LACP and to the bond. LACP does not notice the loss of an
+    /// `uncounted` link.
     pub(super) fn hand_over_members(&mut self, uncounted: &BTreeSet<OfPort>, now_ms: u64) {
         if let Some(lacp) = &mut self.lacp {
             lacp.keep_links(|no| self.members.contains_key(&OfPort(no)));
