@@ -122,7 +122,7 @@ impl Conf {
 
     fn parse(text: &str) -> Result<Self> {
         let mut conf: Self = toml::from_str(text)?;
-        // As /sys and devlink write them.
+        // /sys and devlink write them in lower case.
         conf.pci
             .iter_mut()
             .for_each(|pci| pci.address.make_ascii_lowercase());

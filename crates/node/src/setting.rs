@@ -86,8 +86,8 @@ impl std::fmt::Display for Target {
 pub(crate) const STAGES: usize = 4;
 
 impl Target {
-    /// Settings are made in stages, and read anew before each one: a driver makes devices, a mode
-    /// makes representors, and a number of queues makes queues and interrupts.
+    /// Settings are made in stages, and read anew before each one. A driver makes devices, a mode makes
+    /// representors, and a number of queues makes queues and interrupts.
     pub(crate) fn stage(&self) -> usize {
         match self {
             Self::Module(_) | Self::Driver(_) => 0,
@@ -108,7 +108,7 @@ impl Target {
         self.device().is_none_or(there) && self.card().is_none_or(|address| cards().has_driver(address))
     }
 
-    /// Why it is not possible.
+    /// The reason if it is not possible.
     pub(crate) fn why_impossible(&self) -> &'static str {
         match self.card() {
             Some(_) => "no driver is bound to such a device",
