@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let to: SocketAddr = to.parse()?;
             let flows: usize = flows.parse()?;
             let sockets: Vec<UdpSocket> =
-                (0..flows.clamp(1, SOURCES)).map(|n| UdpSocket::bind(("0.0.0.0", FIRST_SOURCE + u16::try_from(n).unwrap_or(0)))).collect::<Result<_, _>>()?;
+                (FIRST_SOURCE..).take(flows.clamp(1, SOURCES)).map(|port| UdpSocket::bind(("0.0.0.0", port))).collect::<Result<_, _>>()?;
             let payload = vec![0x5a; bytes.parse()?];
             let end = Instant::now() + Duration::from_secs_f64(seconds.parse()?);
             let (mut sent, mut n) = (0_u64, 0_usize);

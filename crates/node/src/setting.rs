@@ -366,7 +366,7 @@ impl Machine {
             (Target::Driver(address), driver) => crate::pci::set_driver(address, driver),
             (Target::Functions(_) | Target::EswitchMode(_) | Target::EswitchEncap(_), None) => Ok(()),
             (Target::Functions(address), Some(_)) => {
-                let n = value.and_then(|v| v.parse().ok()).context("no number")?;
+                let n = number().context("no number")?;
                 cards().set_functions(address, n)
             }
             (Target::EswitchMode(address), Some(mode)) => cards().set_eswitch(address, Eswitch::Mode, mode),

@@ -310,11 +310,11 @@ impl Control {
             },
             None => self.closed.remove(&no.0).unwrap_or_default(),
         };
-        match self.del_port(no) {
-            Ok(()) | Err(DatapathError::NoPort(_)) => {}
-            Err(error) => return Err(error),
-        }
-        if let Err(error) = self.add_port(port, Some(no)) {
+        let opened = match self.del_port(no) {
+            Ok(()) | Err(DatapathError::NoPort(_)) => self.add_port(port, Some(no)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = opened {
             self.closed.insert(no.0, settings);
             return Err(error);
         }
