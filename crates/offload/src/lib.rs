@@ -6,6 +6,7 @@
 //! ```
 //!
 //! * [`rule`]: a flow in the form that all back ends share, or the reason why it cannot have that form.
+//! * [`more`]: fields of a rule that only filters of tc match on.
 //! * [`policy`]: the choice of flows if the back end has too little room.
 //! * [`observer`]: keeps the back end's flows equal to the revalidator's, and gives its counts back.
 //! * [`conns`]: established connections, which flows that track need beside them.
@@ -26,6 +27,7 @@ mod filter;
 mod kernel;
 pub mod marks;
 mod miss;
+pub mod more;
 pub mod observer;
 mod others;
 pub mod policy;

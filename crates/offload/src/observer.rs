@@ -210,7 +210,8 @@ impl Offload {
         let inner = self.0.lock();
         let is_it = |r: &Record| {
             let same = |rule: &Rule| {
-                (rule.in_port, rule.key, rule.mask) == (wanted.in_port, wanted.key, wanted.mask)
+                let fields = |r: &Rule| (r.in_port, r.key, r.mask, r.more.clone());
+                fields(rule) == fields(&wanted)
             };
             r.waits.is_none() && r.rule.as_ref().is_ok_and(|rule| same(rule))
         };
@@ -489,7 +490,7 @@ impl FlowObserver for Offload {
                     && record
                         .rule
                         .as_ref()
-                        .is_ok_and(|r| (r.key, r.mask) == (rule.key, rule.mask)) =>
+                        .is_ok_and(|r| (r.key, r.mask, &r.more) == (rule.key, rule.mask, &rule.more)) =>
             {
                 let (n, done) = inner.backend.change(at, rule);
                 sum(&mut record.owed, n);

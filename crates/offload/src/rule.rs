@@ -21,17 +21,16 @@
 //! matches on flags.
 
 use crate::Why;
+use crate::more::More;
 use heddle_datapath_api::{Action, DropReason, Masked, ObservedFlow, PortNo};
 use heddle_flow::key::tun_flag;
 use heddle_flow::{FlowKey, FlowMask};
 use heddle_tunnel::{TunnelKind, TunnelPop, TunnelPush};
 use std::sync::Arc;
 
-/// TCP flags (FIN, SYN, RST) of packets that go up, if the rule tracks or does not have [`Rule::all_flags`].
-pub const TCP_UP: u16 = 0x007;
-/// EtherTypes and protocols that are recognised.
-const IPV4: u16 = 0x0800;
+/// EtherTypes.
 const IPV6: u16 = 0x86dd;
+const ARP: u16 = 0x0806;
 const DOT1Q: u16 = 0x8100;
 /// Bytes of the EtherType in an Ethernet header.
 const ETHERTYPE: std::ops::Range<usize> = 12..14;
@@ -213,6 +212,8 @@ pub struct Rule {
     /// The flow has conditions that only neighbour discovery or IGMP can fail. The rule leaves them out, and
     /// must not match those packets.
     pub leaves_out: bool,
+    /// Fields that only filters of tc match on.
+    pub more: Option<Box<More>>,
 }
 
 impl Rule {
@@ -230,7 +231,7 @@ impl Rule {
     /// The reason why the flow has no rule.
     pub fn new(key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Result<Rule, Why> {
         let tunnel = is_tunnelled(key);
-        let (k, m) = headers(key, mask)?;
+        let (k, m, more) = headers(key, mask)?;
         let mut ops = Vec::new();
         let (mut outer, mut max_frame) = (None, None);
         let mut drops = false;
@@ -287,8 +288,14 @@ impl Rule {
             tunnel,
             all_flags: mask.0.tcp_flags == 0,
             drops,
-            leaves_out: leaves_out(&mask.0),
+            leaves_out: leaves_out(key, &mask.0),
+            more: more.map(Box::new),
         })
+    }
+
+    /// Why only filters of tc can have the rule, if that is so.
+    pub fn only_tc(&self) -> Option<Why> {
+        self.more.as_ref()?.why
     }
 
     /// The ports that packets are sent by.
@@ -406,10 +413,11 @@ fn tunnel(v6: bool, key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &Fl
     Ok(())
 }
 
-/// Key and mask, if recognised packets can meet the key.
-fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
+/// Key, mask, and the fields that only filters of tc have.
+fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers, Option<More>), Why> {
     let mut rest = key.masked(mask);
     let m = &mask.0;
+    let more = More::take(key, &mut rest, m)?;
     if key.recirc_id != 0 && carries_more(m) {
         return Err(Why::Connection);
     }
@@ -417,9 +425,6 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     if is_tunnelled(key) {
         let v6 = key.tun_ipv6_dst != [0; 16];
         tunnel(v6, &mut rest, &mut k, &mut km, m)?;
-    }
-    if m.dl_type == u16::MAX && k.dl_type != IPV4 && k.dl_type != IPV6 {
-        return Err(Why::Protocol);
     }
     // Fields behind the EtherType mean nothing without it.
     let l3 = Headers {
@@ -437,29 +442,15 @@ fn headers(key: &FlowKey, mask: &FlowMask) -> Result<(Headers, Headers), Why> {
     if m.dl_type != u16::MAX && l3 != Headers::default() {
         return Err(Why::Match);
     }
-    if m.nw_proto == u8::MAX && !matches!(k.nw_proto, 1 | 6 | 17 | 58) {
-        return Err(Why::Protocol);
-    }
-    // Packets with these flags go up, so a flow of them has no rule. Neither has a match on other flags.
-    if std::mem::take(&mut rest.tcp_flags) != 0 || m.tcp_flags & !TCP_UP != 0 {
-        return Err(Why::TcpFlags);
-    }
     // The mask covers only the tag's type, or the flow is of packets without a tag.
-    let tpid = std::mem::take(&mut rest.vlans[0].tpid);
     if m.vlans[0].tpid != 0 {
         km.vlan |= VLAN_PRESENT;
-        if tpid != 0 {
-            if tpid != DOT1Q & m.vlans[0].tpid {
-                return Err(Why::Vlan);
-            }
+        if key.vlans[0].present() {
             k.vlan |= VLAN_PRESENT;
         }
     }
-    if rest.vlans[1].tpid != 0 || rest.vlans[1].tci != 0 {
-        return Err(Why::Vlan);
-    }
     match rest.words().iter().all(|w| *w == 0) {
-        true => Ok((k, km)),
+        true => Ok((k, km, more)),
         false => Err(Why::Match),
     }
 }
@@ -471,8 +462,9 @@ fn carries_more(m: &FlowKey) -> bool {
 }
 
 /// Whether a mask has bits of fields that only neighbour discovery and IGMP have.
-fn leaves_out(m: &FlowKey) -> bool {
-    let nd = m.nd_target != [0; 16] || m.arp_sha != [0; 6] || m.arp_tha != [0; 6];
+fn leaves_out(packet: &FlowKey, m: &FlowKey) -> bool {
+    let hardware = m.arp_sha != [0; 6] || m.arp_tha != [0; 6];
+    let nd = m.nd_target != [0; 16] || hardware && packet.dl_type != ARP;
     nd || m.igmp_group != 0
 }
 

@@ -249,11 +249,14 @@ fn what_rules_have_no_word_for_stays_up() {
     let out = [Action::Output(PortNo(2))];
     let (key, mask) = flow(1, 1);
     assert!(rule(&key, &mask, &out).is_ok());
-    let with = |f: &dyn Fn(&mut FlowKey, &mut FlowKey)| {
+    let made = |f: &dyn Fn(&mut FlowKey, &mut FlowKey)| {
         let (mut k, mut m) = (key, mask);
         f(&mut k, &mut m.0);
-        rule(&k, &m, &out).err()
+        rule(&k, &m, &out)
     };
+    // No back end can have it, or only tc.
+    let with = |f: &dyn Fn(&mut FlowKey, &mut FlowKey)| made(f).map_or_else(Some, |r| r.only_tc());
+    let nobody = |f: &dyn Fn(&mut FlowKey, &mut FlowKey)| made(f).err();
     assert_eq!(with(&|k, _| k.recirc_id = 3), None);
     let behind = |k: &mut FlowKey| (k.recirc_id, k.ct_state) = (3, 0x22);
     assert_eq!(with(&|k, m| (behind(k), m.ct_state = 0xff).1), None);
@@ -269,7 +272,12 @@ fn what_rules_have_no_word_for_stays_up() {
         "a fresh packet has no connection"
     );
     assert_eq!(with(&|k, m| (k.tun_id, m.tun_id) = (7, 7)), Some(Why::Match));
-    assert_eq!(with(&|k, m| (k.nw_frag, m.nw_frag) = (1, 3)), Some(Why::Match));
+    assert_eq!(
+        with(&|k, m| (k.nw_frag, m.nw_frag) = (1, 3)),
+        Some(Why::Fragments)
+    );
+    assert_eq!(nobody(&|k, m| (k.nw_frag, m.nw_frag) = (1, 3)), None);
+    assert_eq!(nobody(&|k, m| (k.nw_frag, m.nw_frag) = (3, 1)), Some(Why::Match));
     assert_eq!(with(&|_, m| m.tcp_flags = 0x010), Some(Why::TcpFlags));
     assert_eq!(with(&|_, m| m.tcp_flags = 0x002), None, "SYN comes up then");
     let mut flagged = mask;
@@ -281,7 +289,10 @@ fn what_rules_have_no_word_for_stays_up() {
         Some(Why::TcpFlags)
     );
     assert_eq!(with(&|k, _| k.nw_proto = 132), Some(Why::Protocol));
+    assert_eq!(nobody(&|k, _| k.nw_proto = 132), None);
     assert_eq!(with(&|k, _| k.dl_type = 0x0806), Some(Why::Protocol));
+    assert_eq!(nobody(&|k, _| k.dl_type = 0x0806), None);
+    assert_eq!(nobody(&|k, _| k.dl_type = 0x8847), Some(Why::Protocol));
     assert_eq!(with(&|_, m| m.dl_type = 0), Some(Why::Match), "ports of what?");
     let tag = |k: &mut FlowKey, m: &mut FlowKey, tpid| {
         (k.vlans[0].tpid, m.vlans[0].tpid) = (tpid, u16::MAX);
@@ -289,6 +300,8 @@ fn what_rules_have_no_word_for_stays_up() {
     };
     assert_eq!(with(&|k, m| tag(k, m, 0x8100)), None);
     assert_eq!(with(&|k, m| tag(k, m, 0x88a8)), Some(Why::Vlan));
+    assert_eq!(nobody(&|k, m| tag(k, m, 0x88a8)), None);
+    assert_eq!(nobody(&|k, m| tag(k, m, 0x9100)), Some(Why::Vlan));
 }
 
 #[test]

@@ -15,6 +15,8 @@ pub enum Why {
     TcpFlags,
     /// The flow has tags of another kind than 802.1Q.
     Vlan,
+    /// The flow is of fragments, and the back end does not see these or does not rewrite them.
+    Fragments,
     /// An action that only workers have; its name.
     Action(&'static str),
     /// A field is rewritten in part, and the rest of it is not matched.
@@ -59,6 +61,7 @@ impl fmt::Display for Why {
             Why::Protocol => "it is not TCP, UDP or ICMP over IPv4 or IPv6",
             Why::TcpFlags => "it matches on TCP flags",
             Why::Vlan => "it has VLAN tags of a kind that is not 802.1Q, or several",
+            Why::Fragments => "it is of fragments",
             Why::Action(name) => return write!(f, "its action {name} is done by workers only"),
             Why::Partly => "it rewrites part of a field and does not match the rest",
             Why::Tunnel(what) => return write!(f, "its tunnel {what}"),

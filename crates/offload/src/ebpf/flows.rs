@@ -359,6 +359,9 @@ impl State {
 
     /// The bytes of a flow with this rule, counters and slot.
     fn encode(&self, rule: &Rule, count: u32, slot: u32) -> Result<layout::FlowBytes, Why> {
+        if let Some(why) = rule.only_tc() {
+            return Err(why);
+        }
         let mut mtu = u32::MAX;
         let missing = match rule.outer {
             Some(_) => Why::Tunnel("leaves by a device that the eBPF back end does not know"),

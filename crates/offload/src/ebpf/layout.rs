@@ -39,7 +39,7 @@ pub(super) const LIVE_TOUCHED: usize = offset_of!(Live, touched) / 8;
 const _: () = assert!(
     abi::MAX_OUTER == rule::MAX_OUTER
         && abi::VLAN_PRESENT == VLAN_PRESENT
-        && abi::TCP_UP == rule::TCP_UP
+        && abi::TCP_UP == crate::more::TCP_UP
         && abi::TUN_OPTION == rule::TUN_OPTION
         && abi::TUN_CSUM == rule::TUN_CSUM
         && abi::TUN_IPV6 == rule::TUN_IPV6

@@ -177,6 +177,7 @@ fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
         max_frame: None,
         drops: false,
         leaves_out: false,
+        more: None,
     }
 }
 

@@ -2,7 +2,8 @@
 //! and computes checksums anew where the program adjusts them. The workers' code puts packets into tunnels
 //! and takes them out.
 
-use crate::rule::{TCP_UP, TUN_CSUM, TUN_IPV6, TUN_OPTION};
+use crate::more::TCP_UP;
+use crate::rule::{TUN_CSUM, TUN_IPV6, TUN_OPTION};
 use crate::{Ct, Decap, Headers, Op, Rule};
 use heddle_conntrack::offloaded::Offloadable;
 use heddle_conntrack::{Endpoint, Tuple};

@@ -15,13 +15,15 @@
 //!
 //! **Addresses.** `csum` skips GSO packets, and `pedit` updates no checksum. The pseudo-header checksum of a
 //! GSO packet would become wrong, and so would the checksums of its segments. The action `nat` updates it.
-//! But `nat` needs the old address, and also rewrites addresses inside ICMP errors. So IPv4 addresses are
-//! rewritten only for TCP and UDP, and only if the rule matches the whole old address. Other rules are
-//! refused. A filter that only a card runs has `pedit`, since cards do not take `nat`.
+//! But `nat` needs the old address, and also rewrites addresses inside ICMP errors. So IPv4 addresses of TCP
+//! and UDP are rewritten only if the rule matches the whole old address. Protocols whose checksum does not
+//! cover the addresses have `pedit`. Other rules are refused. A filter that only a card runs has `pedit`,
+//! since cards do not take `nat`. IPv6 addresses are rewritten for ICMPv6, whose packets are no GSO packets.
 
 use super::attrs::{self, Base, Word};
 use super::cookie::Cookie;
 use super::encap::Encap;
+use crate::more::More;
 use crate::rule::VLAN_PRESENT;
 use crate::{Op, Rule, Why};
 use heddle_datapath_api::PortNo;
@@ -38,6 +40,9 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
+/// Protocols over IPv4 whose checksum does not cover the addresses: ICMP, IGMP, IP in IP, GRE, ESP, AH,
+/// OSPF, SCTP.
+const WITHOUT_PSEUDO_HEADER: [u8; 8] = [ICMP, 2, 4, 47, 50, 51, 89, 132];
 
 /// The tunnel that a rule leads into.
 pub(super) struct IntoTunnel<'a> {
@@ -62,6 +67,9 @@ pub(super) fn of(
     let mut edits = Edits::new(rule);
     let mut ops = rule.ops.iter().peekable();
     let mut by_tunnel = None;
+    if let Some(more) = &rule.more {
+        check_rare(more, &rule.ops)?;
+    }
     if rule.tunnel && !rule.ops.is_empty() {
         all.push(attrs::tunnel_key_release());
     }
@@ -86,13 +94,16 @@ pub(super) fn of(
                 edits.flush(&mut all);
                 all.push(attrs::vlan_push(tci & !VLAN_PRESENT));
             }
-            Op::Ipv4Src(new) if !card_only => {
+            Op::Ipv4Src(new) if !card_only && edits.needs_nat() => {
                 edits.flush(&mut all);
                 all.push(edits.nat(true, *new)?);
             }
-            Op::Ipv4Dst(new) if !card_only => {
+            Op::Ipv4Dst(new) if !card_only && edits.needs_nat() => {
                 edits.flush(&mut all);
                 all.push(edits.nat(false, *new)?);
+            }
+            Op::Ipv6Word { at, word } if card_only || edits.proto == Some(ICMPV6) => {
+                edits.ipv6_word(*at, word);
             }
             Op::Ct(_) | Op::CtClear => return Err(Why::Action("ct (through tc)")),
             Op::Recirc(_) => return Err(Why::Action("recirc (through tc)")),
@@ -114,6 +125,21 @@ pub(super) fn of(
     }
     number(&mut all, cookie);
     Ok(all)
+}
+
+/// Checks that packets with rare headers may be rewritten so. Behind a second tag, `pedit` does not find the
+/// IP header, and the checksum of a datagram covers all of its fragments.
+fn check_rare(more: &More, ops: &[Op]) -> Result<(), Why> {
+    let l2 = |op: &Op| matches!(op, Op::Output(_) | Op::EthDst(_) | Op::EthSrc(_));
+    let in_header =
+        |op: &Op| l2(op) || matches!(op, Op::Tos { .. } | Op::Ttl(_) | Op::PopVlan | Op::PushVlan(_));
+    if more.has_two_tags() && !ops.iter().all(l2) {
+        return Err(Why::Vlan);
+    }
+    if more.key.frag != 0 && !ops.iter().all(in_header) {
+        return Err(Why::Fragments);
+    }
+    Ok(())
 }
 
 /// The actions that pass outer packets of a tunnel to the host's stack.
@@ -275,10 +301,20 @@ impl Edits {
             Op::L4Dst(port) => self.port(2, *port)?,
             Op::Ipv4Src(address) => self.address(12, address),
             Op::Ipv4Dst(address) => self.address(16, address),
-            Op::Ipv6Word { .. } => return Err(Why::Action("set(ipv6 address, through tc)")),
+            Op::Ipv6Word { .. } => {
+                return Err(Why::Action(
+                    "set(ipv6 address of another protocol than ICMPv6, through tc)",
+                ));
+            }
             _ => return Err(Why::Action("unknown to the tc back end")),
         }
         Ok(())
+    }
+    /// Whether a rewrite of an address may change a checksum that `csum` leaves as it is.
+    fn needs_nat(&self) -> bool {
+        !self
+            .proto
+            .is_some_and(|proto| WITHOUT_PSEUDO_HEADER.contains(&proto))
     }
     /// Rewrites the source of IPv4, or its destination.
     fn nat(&mut self, is_src: bool, new: [u8; 4]) -> Result<TcAction, Why> {
@@ -287,7 +323,7 @@ impl Edits {
         match (self.proto, old) {
             (Some(TCP | UDP), Some(old)) => Ok(nat(is_src, old, new)),
             _ => Err(Why::Action(
-                "set(ipv4 address that is not matched, or not of TCP or UDP; through tc)",
+                "set(ipv4 address that is not matched, or of a protocol that is not; through tc)",
             )),
         }
     }
@@ -301,6 +337,11 @@ impl Edits {
             None => attrs::CSUM_TCP | attrs::CSUM_UDP,
         };
         self.sums |= attrs::CSUM_IPV4 | l4;
+    }
+    /// Rewrites a word of the IPv6 addresses.
+    fn ipv6_word(&mut self, at: u8, word: &[u8; 4]) {
+        self.write(Base::Ipv6, 8 + 4 * u32::from(at), word, &[0xff; 4]);
+        self.sums |= self.sums_of_ipv6();
     }
     fn port(&mut self, at: u32, port: u16) -> Result<(), Why> {
         let (base, sum) = match self.proto {

@@ -1,6 +1,6 @@
 //! Attributes and actions of tc for which `netlink-packet-route` has no types, or not all attributes. They
-//! are `gact`, `vlan`, `pedit`, `csum`, `tunnel_key`, `skbedit`, and of `flower` the number of VLAN tags and
-//! the keys of tunnels. Layouts are from `linux/tc_act/tc_*.h` and `linux/pkt_cls.h`.
+//! are `gact`, `vlan`, `pedit`, `csum`, `tunnel_key`, `skbedit`, and of `flower` the number of VLAN tags, the
+//! second tag, ARP and the keys of tunnels. Layouts are from `linux/tc_act/tc_*.h` and `linux/pkt_cls.h`.
 
 use netlink_packet_core::{DefaultNla, Emitable as _, NLA_F_NESTED};
 use netlink_packet_route::tc::{TcAction, TcActionAttribute, TcActionOption};
@@ -17,6 +17,15 @@ const TCA_DUMP_FLAGS: u16 = 15;
 const TERSE: [u32; 2] = [1, 1];
 /// Attribute of flower (Linux 5.19).
 const TCA_FLOWER_KEY_NUM_OF_VLANS: u16 = 102;
+
+const TCA_FLOWER_KEY_ARP_SIP: u16 = 57;
+const TCA_FLOWER_KEY_ARP_TIP: u16 = 59;
+const TCA_FLOWER_KEY_ARP_OP: u16 = 61;
+const TCA_FLOWER_KEY_ARP_SHA: u16 = 63;
+const TCA_FLOWER_KEY_ARP_THA: u16 = 65;
+const TCA_FLOWER_KEY_CVLAN_ID: u16 = 77;
+const TCA_FLOWER_KEY_CVLAN_PRIO: u16 = 78;
+const TCA_FLOWER_KEY_CVLAN_ETH_TYPE: u16 = 79;
 
 const TCA_FLOWER_KEY_ENC_KEY_ID: u16 = 26;
 const TCA_FLOWER_KEY_ENC_IPV4_SRC: u16 = 27;
@@ -341,6 +350,44 @@ pub(super) fn tunnel_keys(tunnel: &TunnelMatch) -> Vec<DefaultNla> {
         all.push(enc_option(TCA_FLOWER_KEY_ENC_OPTS_MASK, u16::MAX, u8::MAX, mask));
     }
     all
+}
+
+/// A match on ARP: value and mask of each field.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct ArpMatch {
+    pub(super) op: (u8, u8),
+    pub(super) spa: ([u8; 4], [u8; 4]),
+    pub(super) tpa: ([u8; 4], [u8; 4]),
+    pub(super) sha: ([u8; 6], [u8; 6]),
+    pub(super) tha: ([u8; 6], [u8; 6]),
+}
+
+/// Keys of `flower` for ARP packets.
+pub(super) fn arp_keys(arp: &ArpMatch) -> Vec<DefaultNla> {
+    let fields: [(u16, &[u8], &[u8]); 5] = [
+        (TCA_FLOWER_KEY_ARP_SIP, &arp.spa.0, &arp.spa.1),
+        (TCA_FLOWER_KEY_ARP_TIP, &arp.tpa.0, &arp.tpa.1),
+        (TCA_FLOWER_KEY_ARP_OP, &[arp.op.0], &[arp.op.1]),
+        (TCA_FLOWER_KEY_ARP_SHA, &arp.sha.0, &arp.sha.1),
+        (TCA_FLOWER_KEY_ARP_THA, &arp.tha.0, &arp.tha.1),
+    ];
+    let compared = fields.iter().filter(|(_, _, mask)| mask.iter().any(|b| *b != 0));
+    // The attribute of a mask follows that of its value.
+    let both = |(kind, value, mask): &(u16, &[u8], &[u8])| {
+        [
+            DefaultNla::new(*kind, value.to_vec()),
+            DefaultNla::new(kind + 1, mask.to_vec()),
+        ]
+    };
+    compared.flat_map(both).collect()
+}
+
+/// Keys of `flower` for the second tag, and for the EtherType behind it.
+pub(super) fn inner_vlan_keys(vid: Option<u16>, priority: Option<u8>, ethertype: u16) -> Vec<DefaultNla> {
+    let vid = vid.map(|vid| DefaultNla::new(TCA_FLOWER_KEY_CVLAN_ID, vid.to_ne_bytes().to_vec()));
+    let priority = priority.map(|p| DefaultNla::new(TCA_FLOWER_KEY_CVLAN_PRIO, vec![p]));
+    let ethertype = DefaultNla::new(TCA_FLOWER_KEY_CVLAN_ETH_TYPE, ethertype.to_be_bytes().to_vec());
+    vid.into_iter().chain(priority).chain([ethertype]).collect()
 }
 
 /// Match on the number of VLAN tags.

@@ -43,9 +43,9 @@ use std::time::{Duration, Instant};
 /// Maximum wait for the kernel's reply to a request.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// EtherTypes of filters: each has two priorities.
-const PROTOCOLS: [u16; 3] = [0x0800, 0x86dd, 0x8100];
+const PROTOCOLS: [u16; 5] = [0x0800, 0x86dd, 0x8100, 0x88a8, 0x0806];
 /// Priorities that one process uses.
-pub(super) const PRIORITIES: u16 = 6;
+pub(super) const PRIORITIES: u16 = 10;
 const _: () = assert!(PRIORITIES as usize == 2 * PROTOCOLS.len());
 /// Highest priority number of a flow's filter: the last one before the other filters of the switch.
 pub(super) const LAST_PRIORITY: u16 = 0x4842;

@@ -34,6 +34,7 @@ pub(super) struct Installed {
 impl Installed {
     /// The filter of a rule, which has counted nothing yet.
     pub(super) fn new(rule: &Rule, filter_id: FilterId, second: bool, side: TcSide) -> Self {
+        // The kernel counts a second tag: the first one alone is beside the packet's bytes.
         let tagged = rule.key.vlan & VLAN_PRESENT != 0;
         Self {
             filter_id,
@@ -53,6 +54,6 @@ impl Installed {
 /// Identifies the match of a rule.
 pub(super) fn id_of(rule: &Rule) -> u64 {
     let mut hasher = DefaultHasher::new();
-    (rule.in_port, rule.key, rule.mask).hash(&mut hasher);
+    (rule.in_port, rule.key, rule.mask, &rule.more).hash(&mut hasher);
     hasher.finish()
 }

@@ -6,8 +6,8 @@
 //! | packets that a rule leaves to workers | why the filter does not match them |
 //! | --- | --- |
 //! | without tag, or of another EtherType | the filter's protocol is the tag's type, IPv4 or IPv6: the kernel compares it with the outermost type |
-//! | with several tags | `num_of_vlans` is 1 (Linux 5.19) |
-//! | fragments | `ip_flags nofrag` |
+//! | with another number of tags | `num_of_vlans` (Linux 5.19) |
+//! | fragments, and packets that are none | `ip_flags` |
 //! | in GRE or IP in IP | `flower` stops before an inner header (Linux 5.16) |
 //! | TCP with SYN, FIN or RST, if the flow matches on flags | `tcp_flags 0/7` |
 //! | neighbour discovery, IGMP, if the flow matches on their fields | the rule is refused unless it names another protocol or type |
@@ -17,14 +17,16 @@
 //! A rule that does not match on tags gets a filter for packets without any.
 
 use super::attrs;
+use crate::more::More;
 use crate::rule::VLAN_PRESENT;
 use crate::{Headers, Rule, Why};
+use heddle_flow::key::frag;
 use netlink_packet_route::tc::TcFilterFlowerOption::{self as Key, *};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
-const DOT1Q: u16 = 0x8100;
+const ARP: u16 = 0x0806;
 const ICMP: u8 = 1;
 const IGMP: u8 = 2;
 const TCP: u8 = 6;
@@ -32,8 +34,10 @@ const UDP: u8 = 17;
 const ICMPV6: u8 = 58;
 /// `TCA_FLOWER_KEY_FLAGS_IS_FRAGMENT`.
 const IS_FRAGMENT: u32 = 1;
+/// `TCA_FLOWER_KEY_FLAGS_FRAG_IS_FIRST`.
+const IS_FIRST_FRAGMENT: u32 = 2;
 /// FIN, SYN, RST.
-const TCP_UP: u16 = crate::rule::TCP_UP;
+const TCP_UP: u16 = crate::more::TCP_UP;
 const VID: u16 = 0x0fff;
 const PRIORITY: u16 = 0xe000;
 /// Types of neighbour discovery.
@@ -60,8 +64,9 @@ impl Keys {
         if m.label != 0 {
             return Err(Why::Match);
         }
+        let more = rule.more.as_deref();
         let mut keys = Vec::new();
-        let protocol = tag(k, m, &mut keys)?;
+        let protocol = tag(k, m, more, &mut keys)?;
         push(
             &mut keys,
             EthDst(k.dl_dst),
@@ -74,7 +79,11 @@ impl Keys {
             EthSrcMask(m.dl_src),
             m.dl_src != [0; 6],
         );
-        keys.extend([KeyFlags(0), KeyFlagsMask(IS_FRAGMENT)]);
+        if k.dl_type == ARP {
+            arp(rule, &mut keys)?;
+            return Ok(Keys { protocol, keys });
+        }
+        fragment(more.map_or(0, |more| more.key.frag), m, &mut keys)?;
         match k.dl_type {
             IPV4 => {
                 let address = |all: &[u8; 16]| Ipv4Addr::new(all[0], all[1], all[2], all[3]);
@@ -108,14 +117,53 @@ impl Keys {
     }
 }
 
+/// Adds the keys that tell fragments from other packets.
+fn fragment(bits: u8, m: &Headers, keys: &mut Vec<Key>) -> Result<(), Why> {
+    if bits == 0 {
+        keys.extend([KeyFlags(0), KeyFlagsMask(IS_FRAGMENT)]);
+        return Ok(());
+    }
+    // `flower` reads no L4 header of a fragment, also not of the first one.
+    if m.tp_src | m.tp_dst != 0 {
+        return Err(Why::Fragments);
+    }
+    let first = if bits & frag::LATER == 0 {
+        IS_FIRST_FRAGMENT
+    } else {
+        0
+    };
+    let mask = KeyFlagsMask(IS_FRAGMENT | IS_FIRST_FRAGMENT);
+    keys.extend([KeyFlags(IS_FRAGMENT | first), mask]);
+    Ok(())
+}
+
+/// Adds the keys of ARP.
+fn arp(rule: &Rule, keys: &mut Vec<Key>) -> Result<(), Why> {
+    let (k, m) = (&rule.key, &rule.mask);
+    let more = rule.more.as_deref().ok_or(Why::Protocol)?;
+    if m.nw_tos | m.nw_ttl != 0 || m.tp_src | m.tp_dst != 0 || !rule.all_flags || rule.leaves_out {
+        return Err(Why::Match);
+    }
+    let address = |all: &[u8; 16]| [all[0], all[1], all[2], all[3]];
+    let arp = attrs::ArpMatch {
+        op: (k.nw_proto, m.nw_proto),
+        spa: (address(&k.src), address(&m.src)),
+        tpa: (address(&k.dst), address(&m.dst)),
+        sha: (more.key.arp_sha, more.mask.arp_sha),
+        tha: (more.key.arp_tha, more.mask.arp_tha),
+    };
+    keys.extend(attrs::arp_keys(&arp).into_iter().map(Other));
+    Ok(())
+}
+
 fn push(keys: &mut Vec<Key>, value: Key, mask: Key, counts: bool) {
     if counts {
         keys.extend([value, mask]);
     }
 }
 
-/// Adds the keys of a tag and the EtherType; returns the filter's protocol.
-fn tag(k: &Headers, m: &Headers, keys: &mut Vec<Key>) -> Result<u16, Why> {
+/// Adds the keys of tags and the EtherType; returns the filter's protocol.
+fn tag(k: &Headers, m: &Headers, more: Option<&More>, keys: &mut Vec<Key>) -> Result<u16, Why> {
     if m.vlan & VLAN_PRESENT == 0 || k.vlan & VLAN_PRESENT == 0 {
         // The rule has bits of a tag, and its packets have no tag: only zero can match.
         if k.vlan != 0 {
@@ -124,20 +172,40 @@ fn tag(k: &Headers, m: &Headers, keys: &mut Vec<Key>) -> Result<u16, Why> {
         keys.push(EthType(k.dl_type));
         return Ok(k.dl_type);
     }
-    keys.push(EthType(DOT1Q));
-    keys.push(Other(attrs::num_of_vlans(1)));
-    match m.vlan & VID {
-        0 => {}
-        VID => keys.push(VlanId(k.vlan & VID)),
+    let tpid = More::tpid(more);
+    let second = more.filter(|more| more.has_two_tags());
+    keys.push(EthType(tpid));
+    keys.push(Other(attrs::num_of_vlans(if second.is_some() { 2 } else { 1 })));
+    let (vid, priority) = tci(k.vlan, m.vlan)?;
+    keys.extend(vid.map(VlanId));
+    keys.extend(priority.map(VlanPrio));
+    let Some(more) = second else {
+        keys.push(VlanEthType(k.dl_type));
+        return Ok(tpid);
+    };
+    keys.push(VlanEthType(more.key.inner.0));
+    let (vid, priority) = tci(more.key.inner.1, more.mask.inner.1)?;
+    keys.extend(
+        attrs::inner_vlan_keys(vid, priority, k.dl_type)
+            .into_iter()
+            .map(Other),
+    );
+    Ok(tpid)
+}
+
+/// VLAN id and priority, where the rule matches on them.
+fn tci(value: u16, mask: u16) -> Result<(Option<u16>, Option<u8>), Why> {
+    let vid = match mask & VID {
+        0 => None,
+        VID => Some(value & VID),
         _ => return Err(Why::Partly),
-    }
-    match m.vlan & PRIORITY {
-        0 => {}
-        PRIORITY => keys.push(VlanPrio(u8::try_from((k.vlan & PRIORITY) >> 13).unwrap_or(0))),
+    };
+    let priority = match mask & PRIORITY {
+        0 => None,
+        PRIORITY => Some(u8::try_from((value & PRIORITY) >> 13).unwrap_or(0)),
         _ => return Err(Why::Partly),
-    }
-    keys.push(VlanEthType(k.dl_type));
-    Ok(DOT1Q)
+    };
+    Ok((vid, priority))
 }
 
 /// Adds the keys of the IP protocol and of the L4 header.
@@ -156,7 +224,19 @@ fn l4(rule: &Rule, keys: &mut Vec<Key>) -> Result<(), Why> {
         (TCP, _) => {
             push(keys, TcpSrc(k.tp_src), TcpSrcMask(m.tp_src), m.tp_src != 0);
             push(keys, TcpDst(k.tp_dst), TcpDstMask(m.tp_dst), m.tp_dst != 0);
-            push(keys, TcpFlags(0), TcpFlagsMask(TCP_UP), !rule.all_flags);
+            // A later fragment has no flags, and `flower` sees none in any.
+            let fragment = rule.more.as_ref().map_or(0, |more| more.key.frag);
+            if fragment != 0 && !rule.all_flags {
+                return Err(Why::Fragments);
+            }
+            let flags = rule
+                .more
+                .as_ref()
+                .map_or((0, 0), |more| (more.key.tcp_flags, more.mask.tcp_flags));
+            match flags {
+                (_, 0) => push(keys, TcpFlags(0), TcpFlagsMask(TCP_UP), !rule.all_flags),
+                (value, mask) => keys.extend([TcpFlags(value), TcpFlagsMask(mask)]),
+            }
         }
         (UDP, _) => {
             push(keys, UdpSrc(k.tp_src), UdpSrcMask(m.tp_src), m.tp_src != 0);
@@ -176,7 +256,8 @@ fn l4(rule: &Rule, keys: &mut Vec<Key>) -> Result<(), Why> {
             push(keys, Icmpv6Type(small(k.tp_src)?), Icmpv6TypeMask(src), src != 0);
             push(keys, Icmpv6Code(small(k.tp_dst)?), Icmpv6CodeMask(dst), dst != 0);
         }
-        (IGMP, _) => return Err(Why::Protocol),
+        // The key of an IGMP packet has its type and group.
+        (IGMP, _) if rule.leaves_out => return Err(Why::Match),
         _ if ports => return Err(Why::Match),
         _ => {}
     }

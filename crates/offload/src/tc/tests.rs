@@ -124,7 +124,7 @@ fn filters_are_those_that_tc_sends() {
     (key.nw_proto, m.nw_proto) = (6, 0xff);
     (key.tp_src, m.tp_src) = (1000, u16::MAX);
     (key.tp_dst, m.tp_dst) = (80, u16::MAX);
-    m.tcp_flags = 2;
+    m.tcp_flags = 7;
     let whole = |value| Masked {
         value,
         mask: u16::MAX,
@@ -214,6 +214,79 @@ fn filters_are_those_that_tc_sends() {
     };
     let rule = Rule::new(&key, &mask, &[dst, src, out(2)]).unwrap();
     assert_eq!(canonical(&options(&rule, 0).1), canonical(&golden("nat")));
+}
+
+#[test]
+fn rarer_filters_are_those_that_tc_sends() {
+    let check = |name: &str, protocol, key: &FlowKey, mask: &FlowMask, actions: &[Action]| {
+        let (of, bytes) = options(&Rule::new(key, mask, actions).unwrap(), 0);
+        assert_eq!(
+            (of, canonical(&bytes)),
+            (protocol, canonical(&golden(name))),
+            "{name}"
+        );
+    };
+    let (mut key, mut mask) = flow();
+    let m = &mut mask.0;
+    (key.dl_type, m.nw_frag) = (0x0806, 0);
+    (key.nw_src, m.nw_src) = (0x0a09_0001, u32::MAX);
+    (key.nw_dst, m.nw_dst) = (0x0a09_0000, 0xffff_ff00);
+    (key.nw_proto, m.nw_proto) = (2, 0xff);
+    (key.arp_sha, m.arp_sha) = ([2, 0, 0, 0, 0, 1], [0xff; 6]);
+    (key.arp_tha, m.arp_tha) = ([2, 0, 0, 0, 0, 2], [0xff; 6]);
+    check("arp", 0x0806, &key, &mask, &[out(2)]);
+
+    let (mut key, mut mask) = flow();
+    for (tag, (tpid, tci)) in [(0x88a8, 0x1ffe), (0x8100, 0xb064)].into_iter().enumerate() {
+        (key.vlans[tag].tpid, mask.0.vlans[tag].tpid) = (tpid, u16::MAX);
+        (key.vlans[tag].tci, mask.0.vlans[tag].tci) = (tci, u16::MAX);
+    }
+    check("qinq", 0x88a8, &key, &mask, &[out(2)]);
+    let pop = Rule::new(&key, &mask, &[Action::PopVlan, out(2)]).unwrap();
+    let actions = actions::of(&pop, COOKIE, false, None, |_| Some(2));
+    assert_eq!(actions.err(), Some(Why::Vlan), "one tag of two");
+
+    let (mut key, mut mask) = flow();
+    (key.nw_proto, mask.0.nw_proto) = (17, 0xff);
+    key.nw_frag = 3;
+    check("fragment", 0x0800, &key, &mask, &[out(2)]);
+    key.nw_frag = 1;
+    check("first", 0x0800, &key, &mask, &[out(2)]);
+    let port = Action::SetL4 {
+        proto: 17,
+        src: Masked {
+            value: 9,
+            mask: u16::MAX,
+        },
+        dst: Masked::default(),
+    };
+    let rule = Rule::new(&key, &mask, &[port, out(2)]).unwrap();
+    let actions = actions::of(&rule, COOKIE, false, None, |_| Some(2));
+    assert_eq!(
+        actions.err(),
+        Some(Why::Fragments),
+        "its checksum covers all fragments"
+    );
+
+    let (mut key, mut mask) = flow();
+    key.dl_type = 0x86dd;
+    (key.nw_proto, mask.0.nw_proto) = (58, 0xff);
+    let dst = Action::SetIpv6 {
+        src: Masked::default(),
+        dst: Masked {
+            value: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9).octets(),
+            mask: [0xff; 16],
+        },
+        label: Masked::default(),
+        tclass: Masked::default(),
+        hlimit: Masked::default(),
+    };
+    check("icmp6", 0x86dd, &key, &mask, &[dst, out(2)]);
+
+    let (mut key, mut mask) = flow();
+    (key.nw_proto, mask.0.nw_proto) = (6, 0xff);
+    (key.tcp_flags, mask.0.tcp_flags) = (0x002, 0x012);
+    check("flags", 0x0800, &key, &mask, &[out(2)]);
 }
 
 fn whole_address(value: u32) -> Masked<u32> {
