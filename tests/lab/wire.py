@@ -1,8 +1,8 @@
 """Sends frames by a device and captures frames on another, inside a machine's namespace. Run there as a program.
 
     wire.py send DEVICE [INTERVAL_S]      frames as lines of hex on standard input
-    wire.py capture DEVICE SECONDS        prints the frames that arrive at UDP ports 5000 to 5999 as lines of hex, and
-                                          "begins" on standard error when it listens
+    wire.py capture DEVICE SECONDS [MAC]  prints the frames that arrive at UDP ports 5000 to 5999, or all frames of the
+                                          source MAC, as lines of hex, and "begins" on standard error when it listens
 """
 
 import socket
@@ -55,7 +55,7 @@ def udp_port(frame):
     return struct.unpack_from("!H", frame, at + 2)[0]
 
 
-def capture(device, seconds):
+def capture(device, seconds, source=None):
     sock = opened(device)
     sock.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
@@ -69,7 +69,8 @@ def capture(device, seconds):
             break
         frame = tagged(frame, auxiliary)
         # Outgoing frames are no arrivals.
-        if address[2] != 4 and len(frame) >= 42 and 5000 <= udp_port(frame) < 6000:
+        is_wanted = frame[6:12] == source if source else len(frame) >= 42 and 5000 <= udp_port(frame) < 6000
+        if address[2] != 4 and is_wanted:
             print(frame.hex(), flush=True)
 
 
@@ -77,4 +78,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "send":
         send(sys.argv[2], float(sys.argv[3]) if len(sys.argv) > 3 else 0)
     else:
-        capture(sys.argv[2], float(sys.argv[3]))
+        capture(sys.argv[2], float(sys.argv[3]), bytes.fromhex(sys.argv[4].replace(":", "")) if len(sys.argv) > 4 else None)

@@ -71,11 +71,11 @@ def settled(p, source, target):
     p.wait(f"filters to forward pings to {target}", forwards)
 
 
-def sent(p, source, all_frames, target="b", seconds=2.0, interval=0.0, device="eth0"):
-    """The frames of UDP that arrive at pod `target` while pod `source` sends these by its device."""
+def sent(p, source, all_frames, target="b", seconds=2.0, interval=0.0, device="eth0", of=""):
+    """The frames of UDP, or those of a source address, that arrive at pod `target` while pod `source` sends these."""
     p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
     p.run("rm -f /run/captured")
-    p.run(f"(ip netns exec {target} python3 {WIRE} capture eth0 3600 >/run/captured 2>/run/capture-error & echo $! >/run/capture.pid)")
+    p.run(f"(ip netns exec {target} python3 {WIRE} capture eth0 3600 {of} >/run/captured 2>/run/capture-error & echo $! >/run/capture.pid)")
     p.wait("the capture to begin", lambda: "begins" in p.run("cat /run/capture-error"), timeout=300)
     p.run(f"ip netns exec {source} python3 {WIRE} send {device} {interval} </run/frames", timeout=300)
     p.run(f"sleep {seconds}; kill $(cat /run/capture.pid)")
@@ -200,6 +200,62 @@ def scenario_frames_are_those_of_workers(lab):
         by_filters = stats(p)["forwarded-packets"] - before
         assert by_filters >= len(many), (by_filters, len(many))
         p.tell(f"{kind}: {len(kinds)} kinds of actions, {len(many)} frames by filters as by workers")
+
+
+@limit(900)
+def scenario_rare_frames_are_those_of_workers(lab):
+    """ARP, fragments, other protocols than TCP and UDP, TCP by its flags, and frames with two tags, by filters."""
+    p = started(lab, "vlan-limit=2")
+    for name in ("a", "b"):
+        pod(p, name)
+    p.run("ip -n b link set eth0 arp off; ip -n b link set eth0 promisc on")
+    source, ends, ends6 = "02:00:00:00:00:5e", ("10.9.0.1", "10.9.0.2"), ("fd00::1", "fd00::2")
+
+    def frame(kind, packet, vlans=()):
+        return frames.ethernet(MACS["b"], source, kind, packet, vlans)
+    whole = frames.udp(*ends, 2000, 5001, b"0123456789" * 40)
+    tcp = {name: frame(0x0800, frames.ipv4(*ends, 6, frames.tcp(*ends, 2000, 80, flags=bits))) for name, bits in (("syn", 2), ("ack", 0x10))}
+    two_tags = ((0x88a8, 0x0ffe), (0x8100, 0xa064))
+    cases = {
+        "arp,arp_op=2,arp_tpa=10.9.0.2,actions=output:2": frame(0x0806, frames.arp(2, source, "10.9.0.1", MACS["b"], "10.9.0.2")),
+        "arp,arp_op=1,arp_sha=02:00:00:00:00:5e,actions=mod_dl_dst:02:00:00:00:00:77,output:2":
+            frame(0x0806, frames.arp(1, source, "10.9.0.1", "00:00:00:00:00:00", "10.9.0.2")),
+        "ip,nw_proto=2,nw_dst=10.9.0.2,actions=mod_nw_tos:12,output:2": frame(0x0800, frames.ipv4(*ends, 2, b"\x16\0\xe9\xf5\xe0\x0a\x0a\x0a")),
+        "ip,nw_proto=4,actions=dec_ttl,output:2": frame(0x0800, frames.ipv4(*ends, 4, frames.ipv4(*ends, 17, whole[:60]))),
+        "ip,nw_proto=47,actions=mod_nw_dst:10.9.0.9,mod_nw_src:10.9.0.8,output:2":
+            frame(0x0800, frames.ipv4(*ends, 47, b"\0\0\x08\0" + frames.ipv4(*ends, 17, whole[:60]))),
+        "ip,nw_proto=50,actions=output:2": frame(0x0800, frames.ipv4(*ends, 50, b"01234567" * 9)),
+        "icmp,icmp_type=8,actions=mod_nw_dst:10.9.0.9,output:2": frame(0x0800, frames.ipv4(*ends, 1, frames.icmp(8, 0))),
+        "icmp,icmp_type=3,actions=mod_nw_src:10.9.0.9,output:2":
+            frame(0x0800, frames.ipv4(*ends, 1, frames.icmp(3, 3, b"\0\0\0\0" + frames.ipv4(*ends, 17, whole[:8])))),
+        "icmp6,icmp_type=128,actions=set_field:fd00::9->ipv6_dst,output:2": frame(0x86dd, frames.ipv6(*ends6, 58, frames.icmp6(*ends6, 128, 0))),
+        "udp,ip_frag=first,actions=mod_nw_tos:16,output:2": frame(0x0800, frames.ipv4(*ends, 17, whole[:200], frag=0x2000)),
+        "udp,ip_frag=later,actions=dec_ttl,output:2": frame(0x0800, frames.ipv4(*ends, 17, whole[200:], frag=25)),
+        "tcp,tcp_flags=+syn-ack,actions=mod_nw_tos:16,output:2": tcp["syn"],
+        "tcp,tcp_flags=+ack,actions=mod_nw_tos:32,output:2": tcp["ack"],
+        "ip,dl_vlan=4094,nw_proto=51,actions=mod_dl_dst:02:00:00:00:00:77,output:2": frame(0x0800, frames.ipv4(*ends, 51, b"0123" * 9), two_tags),
+    }
+    p.put(f"{RUN}/rules", "".join(f"priority=100,in_port=1,{rule}\n" for rule in cases) + "priority=0,actions=NORMAL\n")
+    p.run(f"ovs-ofctl -O OpenFlow14 --bundle replace-flows {RUN}/br-int.mgmt {RUN}/rules")
+    all_frames = list(cases.values())
+    slow = sorted(sent(p, "a", all_frames, seconds=1.5, of=source))
+    assert len(slow) == len(all_frames), (len(slow), len(all_frames))
+
+    def by_filters():
+        before = stats(p)["forwarded-packets"]
+        arrived = sorted(sent(p, "a", all_frames, of=source))
+        assert arrived == slow, [(x.hex(), y.hex()) for x, y in zip(arrived, slow) if x != y][:3]
+        return stats(p)["forwarded-packets"] - before
+    try:
+        p.wait("filters to forward all of them", lambda: by_filters() >= len(all_frames), timeout=180)
+    except AssertionError:
+        p.tell(p.appctl("dpctl/dump-flows -m") + p.appctl("heddle/offload"))
+        raise
+    for rule in cases:
+        match = rule.split(",actions")[0]
+        packets, octets = counts(p, f"in_port=1,{match}")
+        assert packets and octets, (rule, packets, octets)
+    p.tell(f"{len(cases)} kinds of frames by filters as by workers")
 
 
 @limit(900)
