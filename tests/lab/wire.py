@@ -1,8 +1,9 @@
 """Sends frames by a device and captures frames on another, inside a machine's namespace. Run there as a program.
 
     wire.py send DEVICE [INTERVAL_S]      frames as lines of hex on standard input
-    wire.py capture DEVICE SECONDS [MAC]  prints the frames that arrive at UDP ports 5000 to 5999, or all frames of the
-                                          source MAC, as lines of hex, and "begins" on standard error when it listens
+    wire.py capture DEVICE SECONDS [MAC]  prints the frames that arrive at UDP ports 5000 to 5999, or all frames whose
+                                          source MAC begins so, as lines of hex, and "begins" on standard error when it
+                                          listens
 """
 
 import socket
@@ -69,7 +70,7 @@ def capture(device, seconds, source=None):
             break
         frame = tagged(frame, auxiliary)
         # Outgoing frames are no arrivals.
-        is_wanted = frame[6:12] == source if source else len(frame) >= 42 and 5000 <= udp_port(frame) < 6000
+        is_wanted = frame[6:12].startswith(source) if source else len(frame) >= 42 and 5000 <= udp_port(frame) < 6000
         if address[2] != 4 and is_wanted:
             print(frame.hex(), flush=True)
 

@@ -3,6 +3,7 @@
 
 import datetime
 import os
+import pty
 import resource
 import signal
 import socket
@@ -199,12 +200,15 @@ def scenario_starts_before_the_database(lab):
 
 
 def scenario_a_start_without_the_database_says_so(lab):
-    """A start that waits prints the reason for the user."""
+    """A start that waits prints the reason on a terminal."""
     sw = lab.switch(start=False)
+    ours, terminal = pty.openpty()
     child = subprocess.Popen(bare(sw, f"unix:{sw.dir}/nowhere.sock", "--pidfile", "--detach", "--no-chdir"), env=dict(os.environ, **sw.env),
-                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=terminal)
+    os.close(terminal)
     lab.cleanups.append(lambda: child.poll() is None and (child.terminate(), child.wait(60)))
-    said = child.stderr.readline()
+    with open(ours, errors="replace") as screen:
+        said = screen.readline()
     assert f"still waiting for the database at unix:{sw.dir}/nowhere.sock" in said, said
     os.kill(wait_for("the daemon", lambda: read_pid(f"{sw.dir}/ovs-vswitchd.pid")), signal.SIGTERM)
     child.wait(60)

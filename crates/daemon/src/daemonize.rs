@@ -9,7 +9,7 @@
 //! order.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _, pipe};
+use std::io::{IsTerminal as _, Read as _, Write as _, pipe};
 use std::os::fd::OwnedFd;
 use std::process::exit;
 use std::thread::sleep;
@@ -153,7 +153,8 @@ enum Side {
 }
 
 /// Forks; the parent waits until the child is ready or dead. If the child ends with a failure of its own, so
-/// does the parent. It prints `slow_start` for the user at the terminal if the wait is longer than [`LONG`].
+/// does the parent. It prints `slow_start` for the user if the wait is longer than [`LONG`] and the standard
+/// error is a terminal: scripts expect a quiet start, however slow the machine is.
 fn fork_and_wait(slow_start: Option<&str>) -> Result<Side, String> {
     let (mut read_end, write_end) =
         pipe().map_err(|error| format!("failed to create pipe ({})", errno_text(&error)))?;
@@ -162,7 +163,7 @@ fn fork_and_wait(slow_start: Option<&str>) -> Result<Side, String> {
         Fork::Parent(child) => child,
     };
     drop(write_end);
-    if let Some(note) = slow_start {
+    if let Some(note) = slow_start.filter(|_| std::io::stderr().is_terminal()) {
         let said = poll(&mut [PollFd::new(&read_end, PollFlags::IN)], Some(&LONG));
         if said == Ok(0) {
             eprintln!("{note}");

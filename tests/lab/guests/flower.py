@@ -258,6 +258,104 @@ def scenario_rare_frames_are_those_of_workers(lab):
     p.tell(f"{len(cases)} kinds of frames by filters as by workers")
 
 
+def random_case(r, number):
+    """A rule and a frame of it: the source address has the number."""
+    source = f"02:00:00:00:5e:{number:02x}"
+    ipv6, tag = r.random() < 0.4, r.random() < 0.4
+    ends = ("fd00::1", "fd00::2") if ipv6 else ("10.9.0.1", "10.9.0.2")
+    family = "6" if ipv6 else ""
+    kind = r.choice(["udp", "tcp", "icmp", "gre", "fragment", "arp"])
+    tos, ttl, text = r.randrange(256), r.randrange(2, 256), r.randbytes(r.randrange(400))
+    match, rewrites = [], [f"set_field:02:00:00:00:00:{r.randrange(256):02x}->eth_dst"]
+    if kind == "arp":
+        ipv6, match = False, ["arp", *r.sample(["arp_op=1", "arp_spa=10.9.0.1", f"arp_sha={source}"], r.randrange(3))]
+        packet, ethertype = frames.arp(1, source, "10.9.0.1", "00:00:00:00:00:00", "10.9.0.2"), 0x0806
+    else:
+        proto, part = {"udp": (17, 0), "tcp": (6, 0), "icmp": (58 if ipv6 else 1, 0), "gre": (47, 0), "fragment": (17, r.choice([0x2000, 0x20]))}[kind]
+        match = [{"gre": f"{'ipv6' if ipv6 else 'ip'},nw_proto=47", "fragment": "udp,ip_frag=" + ("first" if part == 0x2000 else "later")}.get(
+            kind, kind + family)]
+        if kind == "fragment":
+            ipv6, ends = False, ("10.9.0.1", "10.9.0.2")
+        body = {"udp": lambda: frames.udp(*ends, 2000, 5001, text), "tcp": lambda: frames.tcp(*ends, 2000, 80, r.choice([2, 0x10, 0x11, 4]), text),
+                "icmp": lambda: frames.icmp6(*ends, 128, 0, b"0123" + text) if ipv6 else frames.icmp(8, 0, b"0123" + text),
+                "gre": lambda: b"\0\0\x08\0" + text, "fragment": lambda: frames.udp(*ends, 2000, 5001, text + b"0" * (-len(text) % 8))}[kind]()
+        packet = frames.ipv6(*ends, proto, body, tclass=tos, hlim=ttl) if ipv6 else frames.ipv4(*ends, proto, body, tos=tos, ttl=ttl, frag=part)
+        ethertype = 0x86dd if ipv6 else 0x0800
+        name, new = ("ipv6", ("fd00::77", "fd00::78")) if ipv6 else ("ip", ("10.9.0.77", "10.9.0.78"))
+        rewrites += [f"set_field:{new[0]}->{name}_src", f"set_field:{new[1]}->{name}_dst", f"set_field:{r.randrange(64)}->ip_dscp",
+                     f"set_field:{r.randrange(1, 256)}->nw_ttl", "dec_ttl"]
+        match += r.sample([f"{name}_src={ends[0]}", f"{name}_dst={ends[1]}", f"nw_tos={tos & 0xfc}", f"nw_ttl={ttl}"], r.randrange(4))
+        if kind in ("udp", "tcp"):
+            rewrites += [f"set_field:77->{kind}_src", f"set_field:5999->{kind}_dst"]
+            match += r.sample([f"{kind}_src=2000", f"{kind}_dst={5001 if kind == 'udp' else 80}"], r.randrange(3))
+    actions, tagged = [], tag
+    for _ in range(r.randrange(5)):
+        what = r.choice(["output:3", "tag", *rewrites, *rewrites])
+        if what != "tag":
+            actions.append(what)
+        elif tagged:
+            actions.append("pop_vlan")
+        else:
+            actions.append(f"push_vlan:0x8100,set_field:{4096 + r.randrange(1, 4095)}->vlan_vid")
+        tagged ^= what == "tag"
+    match.append("dl_vlan=10" if tag else "vlan_tci=0")
+    rule = f"priority=100,in_port=1,dl_src={source},{','.join(match)},actions={','.join([*actions, 'output:2'])}"
+    return rule, frames.ethernet(MACS["b"], source, ethertype, packet, [(0x8100, 0x600a)] if tag else [])
+
+
+@limit(900)
+def scenario_random_flows_as_by_workers(lab):
+    """Random rules: each flow is refused by name, or filters forward its frames as workers do, and count them."""
+    p = started(lab)
+    for name in ("a", "b", "c"):
+        pod(p, name)
+    for name in ("b", "c"):
+        p.run(f"ip -n {name} link set eth0 arp off; ip -n {name} link set eth0 promisc on")
+    seed = int(os.environ.get("LAB_SEED", "0")) or random.randrange(1, 1 << 32)
+    p.tell(f"LAB_SEED={seed}")
+    r, of = random.Random(seed), "02:00:00:00:5e"
+    heddle = os.environ.get("HEDDLE") or f"{os.path.dirname(p.binary)}/heddle"
+    refused, forwarded = {}, 0
+    for _ in range(3):
+        cases = [random_case(r, number) for number in range(60)]
+        p.put(f"{RUN}/rules", "".join(rule + "\n" for rule, _ in cases) + "priority=0,actions=drop\n")
+        p.run(f"ovs-ofctl -O OpenFlow14 del-flows {RUN}/br-int.mgmt && ovs-ofctl -O OpenFlow14 --bundle add-flows {RUN}/br-int.mgmt {RUN}/rules")
+        all_frames = [frame for _, frame in cases]
+        slow = {target: sorted(sent(p, "a", all_frames, target, of=of)) for target in ("b", "c")}
+        assert len(slow["b"]) == len(cases), (len(slow["b"]), len(cases))
+
+        def filters():
+            dump = p.appctl("dpctl/dump-flows -m type=tc")
+            return {n for n in range(len(cases)) if f"src={of}:{n:02x}" in dump}
+
+        def settled():
+            sent(p, "a", all_frames, "b", seconds=0.5, of=of)
+            return refresh(filters())
+        seen = [set()]
+
+        def refresh(now):
+            same, seen[0] = now == seen[0], now
+            return same and now
+        p.wait("the number of filters to stay", settled, timeout=180)
+        before = stats(p)["forwarded-packets"], [counts(p, rule.split(",actions")[0].removeprefix("priority=100,")) for rule, _ in cases]
+        for target in ("b", "c"):
+            fast = sorted(sent(p, "a", all_frames, target, of=of))
+            assert fast == slow[target], [(x.hex(), y.hex()) for x, y in zip(fast, slow[target]) if x != y][:3]
+        assert stats(p)["forwarded-packets"] - before[0] >= 2 * len(seen[0]), (stats(p), len(seen[0]))
+        for (rule, frame), (packets, octets) in zip(cases, before[1]):
+            now = counts(p, rule.split(",actions")[0].removeprefix("priority=100,"))
+            assert (now[0] - packets, now[1] - octets) == (2, 2 * max(60, len(frame))), (rule, now, packets, octets)
+        forwarded += len(seen[0])
+        for n, (rule, frame) in enumerate(cases):
+            if n not in seen[0]:
+                said = p.run(f"OVS_RUNDIR={RUN} {heddle} offload --explain '{rule.split(',actions')[0].removeprefix('priority=100,')}'", check=False)
+                reason = re.search(r"(?:its|it) .*", said)
+                assert reason, (rule, said)
+                refused.setdefault(reason.group(), []).append(rule)
+    p.tell(f"{forwarded} flows by filters; refused: " + "; ".join(f"{len(rules)} {reason}" for reason, rules in refused.items()))
+    assert forwarded > 60, refused
+
+
 @limit(900)
 def scenario_changes_under_traffic(lab):
     """Rules change between two outputs while frames come: each frame arrives once, at one of the two."""
