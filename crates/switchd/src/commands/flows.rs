@@ -22,9 +22,6 @@ pub(super) struct Style {
     pub(super) kernel: bool,
 }
 
-/// The text that is left out of flows of the kernel's datapath.
-const ETHERNET: &str = "packet_type(ns=0,id=0),";
-
 /// Names of the datapath's ports by number.
 pub(super) fn port_names(switch: &Switch) -> BTreeMap<u32, String> {
     switch
@@ -63,9 +60,13 @@ impl Lines {
         let _scope = self.snapshot.tlv_scope_of(&flow.key);
         let name = |no: u32| self.ports.get(&no).cloned();
         let dp_name = |no: PortNo| name(no.0);
+        let mut mask = flow.mask;
+        if style.kernel && flow.key.packet_type == 0 {
+            mask.0.packet_type = 0;
+        }
         let key = KeyText {
             key: &flow.key,
-            mask: Some(&flow.mask),
+            mask: Some(&mask),
             verbose: style.verbose,
             names: style.names.then_some(&name),
             vlan_limit: heddle_flow::N_VLANS,
@@ -85,10 +86,6 @@ impl Lines {
                 plain.stats_text(self.now_ms, names)
             }
             _ => flow.stats_text(self.now_ms, names),
-        };
-        let key = match style.kernel {
-            true => key.to_string().replacen(ETHERNET, "", 1),
-            false => key.to_string(),
         };
         format!("{ufid}{key}, {stats}\n")
     }
