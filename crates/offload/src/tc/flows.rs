@@ -13,11 +13,15 @@
 
 use super::TcPolicy;
 use super::actions::{self, Cookie, IntoTunnel};
+use super::conns::TcConns;
 use super::counts::counts_since_last;
+use super::ct::ConnMatch;
 use super::encap::Encap;
 use super::keys::Keys;
 use super::leftovers::{self, Leftover};
 use super::message::{self, Counted, FilterId, Reported};
+use super::paths::{Entrance, Paths};
+use super::plan::{self, Place};
 use super::ports::Device;
 use super::tunnel_devices::{self, TunnelDevices, TunnelId};
 use crate::miss::{self, CLAIM_TIMEOUT};
@@ -29,6 +33,7 @@ use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_sys::route_batch::{RouteBatch, RouteRequest};
 use heddle_sys::shared_words;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
+use netlink_packet_route::tc::{TcAction, TcFilterFlowerOption as Key};
 use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, NewTrafficFilter};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -45,20 +50,24 @@ const PROTOCOLS: [u16; 3] = [0x0800, 0x86dd, 0x8100];
 /// Priorities that one process uses.
 pub(super) const PRIORITIES: u16 = 6;
 const _: () = assert!(PRIORITIES as usize == 2 * PROTOCOLS.len());
+/// Bits of a filter's handle above those of its flow's handle.
+const VARIANT_SHIFT: u32 = 31;
 /// Highest priority number of a flow's filter: the last one before the other filters of the switch.
 pub(super) const LAST_PRIORITY: u16 = 0x4842;
 
 pub(super) struct Installed {
     pub(super) filter_id: FilterId,
     /// The second of the two priorities.
-    second: bool,
+    pub(super) second: bool,
     /// Bytes of each packet that the kernel does not count.
     pub(super) uncounted: u64,
     pub(super) read: Counted,
     /// Last counts, if the filter was already removed with all filters of its device.
     last: Option<Counted>,
     /// The tunnels whose device it leads to.
-    tunnel: Option<TunnelId>,
+    pub(super) tunnel: Option<TunnelId>,
+    /// The chain that it leads to.
+    pub(super) child: Option<u32>,
 }
 
 pub(super) struct FilterTable {
@@ -81,8 +90,10 @@ pub(super) struct FilterTable {
     pub(super) installed: HashMap<Handle, Installed>,
     pub(super) leftovers: Vec<Leftover>,
     pub(super) tunnels: TunnelDevices,
+    pub(super) paths: Paths,
+    pub(super) conns: TcConns,
     /// Filters were removed since the last call of [`FilterTable::settle`].
-    unsettled: bool,
+    pub(super) unsettled: bool,
     refused: u64,
     uncounted_removals: u64,
 }
@@ -114,6 +125,8 @@ impl FilterTable {
             installed: HashMap::new(),
             leftovers: Vec::new(),
             tunnels: TunnelDevices::new(owner),
+            paths: Paths::default(),
+            conns: TcConns::default(),
             unsettled: false,
             refused: 0,
             uncounted_removals: 0,
@@ -123,9 +136,10 @@ impl FilterTable {
     /// Takes over the filters of an earlier process. They come after the filters of this process, and forward
     /// until [`FilterTable::drop_adopted`].
     pub(super) fn adopt(&mut self) {
-        let (mine, rest) = leftovers::adopt(&mut self.batch, self.cookie.owner, self.alone);
-        self.leftovers = rest;
-        (self.cookie.era, self.priority) = mine;
+        let adopted = leftovers::adopt(&mut self.batch, self.cookie.owner, self.alone);
+        self.leftovers = adopted.filters;
+        (self.cookie.era, self.priority) = (adopted.era, adopted.priority);
+        self.conns.left_zones = adopted.zones;
         let flows = self.adopted();
         if flows > 0 {
             log::info!(target: "netdev_offload", "tc: {flows} filters of an earlier process forward until new ones take their place");
@@ -146,18 +160,8 @@ impl FilterTable {
         results.into_iter().next().unwrap_or(Ok(())).map(|()| reported)
     }
 
-    /// Adds the filter of a rule with the id `filter_id`, which leads into `tunnel`.
-    fn add(
-        &mut self,
-        filter_id: FilterId,
-        keys: Keys,
-        rule: &Rule,
-        tunnel: Option<IntoTunnel<'_>>,
-    ) -> Result<(), Why> {
-        let ports = &self.ports;
-        let card_only = self.policy == TcPolicy::SkipSw;
-        let device = |no: PortNo| ports.get(no).map(|out| out.ifindex);
-        let actions = actions::of(rule, self.cookie, card_only, tunnel, device)?;
+    /// Adds a filter of a flow with the id `filter_id`.
+    fn add(&mut self, filter_id: FilterId, keys: Vec<Key>, actions: Vec<TcAction>) -> Result<(), Why> {
         let flags = match self.policy {
             TcPolicy::None => 0,
             TcPolicy::SkipSw => message::SKIP_SW,
@@ -165,7 +169,7 @@ impl FilterTable {
         };
         let wants_card = self.wants_card();
         let request = RouteRequest {
-            message: NewTrafficFilter(filter_id.filter(keys.keys, actions, flags)),
+            message: NewTrafficFilter(filter_id.filter(keys, actions, flags)),
             // The reply shows whether the card has the filter.
             flags: NLM_F_CREATE | NLM_F_EXCL | if wants_card { NLM_F_ECHO } else { 0 },
         };
@@ -187,7 +191,7 @@ impl FilterTable {
         }
     }
     /// Removes a filter; returns its last counts.
-    fn delete_filter(&mut self, filter_id: FilterId) -> Option<Counted> {
+    pub(super) fn delete_filter(&mut self, filter_id: FilterId) -> Option<Counted> {
         self.unsettled = true;
         let request = |flags| RouteRequest {
             message: DelTrafficFilter(filter_id.named()),
@@ -205,12 +209,12 @@ impl FilterTable {
 
     // -- flows
 
-    fn filter_id(&self, at: Handle, ifindex: u32, protocol: u16, second: bool) -> FilterId {
+    fn filter_id(&self, at: Handle, (ifindex, chain): (u32, u32), protocol: u16, second: bool) -> FilterId {
         let index = PROTOCOLS.iter().position(|p| *p == protocol).unwrap_or(0);
         let offset = u16::try_from(2 * index).unwrap_or(0) + u16::from(second);
         FilterId {
             ifindex,
-            chain: 0,
+            chain,
             priority: self.priority + offset,
             protocol,
             handle: at.wrapping_add(1),
@@ -249,7 +253,7 @@ impl FilterTable {
         Ok(Some((encap, device)))
     }
     /// The device of a rule's input port.
-    fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
+    pub(super) fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
         if rule.tunnel {
             return Err(super::ENDS_HERE);
         }
@@ -264,8 +268,8 @@ impl FilterTable {
         if !self.serves(way.ifindex) {
             return Err(Why::InPort);
         }
-        if rule.key.recirc != 0 {
-            return Err(Why::Connection);
+        if rule.key.recirc != 0 && !self.alone {
+            return Err(super::BESIDE_EBPF);
         }
         if rule.outputs().any(|no| self.ports.get(no).is_none()) {
             return Err(Why::OutPort);
@@ -279,45 +283,118 @@ impl FilterTable {
         }
         Ok(way)
     }
-    /// Adds the filter of a flow. `second`: at the second priority.
-    fn add_flow(&mut self, at: Handle, rule: &Rule, second: bool) -> Result<Installed, Why> {
+    /// Adds the filters of a flow to chain 0. `second`: at the second priority.
+    fn add_flow(&mut self, at: Handle, rule: &Rule, second: bool) -> Result<Vec<Installed>, Why> {
+        let added = self.add_at(at, rule, second, &Place::default(), 0, &[])?;
+        match added.is_empty() {
+            true => Err(Why::Connection),
+            false => Ok(added),
+        }
+    }
+    /// Adds the filters of a flow to a chain with packets of this place, which the filters of `path` lead to.
+    /// Returns none if no packet of the chain matches the flow.
+    pub(super) fn add_at(
+        &mut self,
+        at: Handle,
+        rule: &Rule,
+        second: bool,
+        place: &Place,
+        chain: u32,
+        path: &[Entrance],
+    ) -> Result<Vec<Installed>, Why> {
+        let mut all = Vec::new();
+        for (variant, rule) in (0..).zip(plan::variants(rule, place)) {
+            match self.add_one(at, &rule, (second, variant), place, chain, path.to_vec()) {
+                Ok(one) => all.extend(one),
+                Err(why) => {
+                    for one in all {
+                        self.delete_filter(one.filter_id);
+                        one.child.into_iter().for_each(|chain| self.bury(chain));
+                    }
+                    return Err(why);
+                }
+            }
+        }
+        Ok(all)
+    }
+    /// Adds one filter of a flow to a chain. Makes the chain that the filter leads to.
+    fn add_one(
+        &mut self,
+        at: Handle,
+        rule: &Rule,
+        (second, variant): (bool, u32),
+        place: &Place,
+        chain: u32,
+        mut path: Vec<Entrance>,
+    ) -> Result<Option<Installed>, Why> {
         let way = self.input(rule)?;
-        let keys = Keys::of(rule)?;
-        let filter_id = self.filter_id(at, way.ifindex, keys.protocol, second);
+        let Some(mut plan) = plan::plan(rule, place)? else {
+            return Ok(None);
+        };
+        let Keys { protocol, mut keys } = Keys::of(&plan.matched)?;
+        keys.extend(plan.conn.iter().flat_map(ConnMatch::keys));
+        let mut filter_id = self.filter_id(at, (way.ifindex, chain), protocol, second);
+        filter_id.handle |= variant << VARIANT_SHIFT;
         let tunnel = self.tunnel(rule)?;
         let into = tunnel.as_ref().map(|(encap, ifindex)| IntoTunnel {
             encap,
             ifindex: *ifindex,
         });
-        self.add(filter_id, keys, rule, into)?;
-        let tagged = rule.key.vlan & VLAN_PRESENT != 0;
-        Ok(Installed {
+        let mut actions = self.actions_of(rule, &plan, into)?;
+        let tagged = plan.matched.key.vlan & VLAN_PRESENT != 0;
+        let uncounted = ETHERNET_LEN + if tagged { TAG_LEN } else { 0 };
+        let mut child = None;
+        if let Some(next) = plan.next.take() {
+            path.push(Entrance { at, uncounted });
+            let chain = self.build_chain(way.ifindex, rule, next, path)?;
+            actions.push(super::ct::goto_chain(chain));
+            child = Some(chain);
+        }
+        let done = actions::finish(actions, self.cookie);
+        if let Err(why) = done.and_then(|actions| self.add(filter_id, keys, actions)) {
+            if let Some(chain) = child {
+                self.bury(chain);
+            }
+            return Err(why);
+        }
+        Ok(Some(Installed {
             filter_id,
             second,
-            uncounted: ETHERNET_LEN + if tagged { TAG_LEN } else { 0 },
+            uncounted,
             read: Counted::default(),
             last: None,
             tunnel: tunnel.map(|(encap, _)| encap.id()),
-        })
+            child,
+        }))
     }
-    fn insert_flow(&mut self, at: Handle, flow: Installed) {
-        self.count_flows(flow.filter_id.ifindex, 1);
-        if let Some(id) = flow.tunnel {
-            self.tunnels.count_flow(id, 1);
+    fn insert_flow(&mut self, at: Handle, filters: Vec<Installed>) {
+        let mut filters = filters.into_iter();
+        if let Some(flow) = filters.next() {
+            self.count_flows(flow.filter_id.ifindex, 1);
+            if let Some(id) = flow.tunnel {
+                self.tunnels.count_flow(id, 1);
+            }
+            self.installed.insert(at, flow);
         }
-        self.installed.insert(at, flow);
+        filters.for_each(|flow| self.insert_other(at, flow));
     }
     pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+        if rule.key.recirc != 0 {
+            return self.install_stage(at, rule);
+        }
         let flow = self.add_flow(at, rule, false)?;
         self.insert_flow(at, flow);
         Ok(())
     }
-    fn count_flows(&mut self, ifindex: u32, n: isize) {
+    pub(super) fn count_flows(&mut self, ifindex: u32, n: isize) {
         if let Some(device) = self.devices.get_mut(&ifindex) {
             device.flows = device.flows.saturating_add_signed(n);
         }
     }
     pub(super) fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
+        if self.is_stage(at) {
+            return self.change_stage(at, rule);
+        }
         let Some(old) = self.installed.get(&at) else {
             let gone = Why::Refused(Errno::NOENT.raw_os_error());
             return (FlowCounts::default(), Err(gone));
@@ -330,7 +407,7 @@ impl FilterTable {
     }
     pub(super) fn remove(&mut self, at: Handle) -> FlowCounts {
         let Some(mut flow) = self.installed.remove(&at) else {
-            return FlowCounts::default();
+            return self.remove_stage(at);
         };
         if flow.last.is_none() {
             self.count_flows(flow.filter_id.ifindex, -1);
@@ -338,13 +415,19 @@ impl FilterTable {
         if let Some(id) = flow.tunnel {
             self.tunnels.count_flow(id, -1);
         }
-        match flow.last.take().or_else(|| self.delete_filter(flow.filter_id)) {
+        let last = flow.last.take().or_else(|| self.delete_filter(flow.filter_id));
+        if let Some(chain) = flow.child {
+            self.bury(chain);
+        }
+        self.remove_others(at);
+        let counts = match last {
             Some(now) => counts_since_last(&mut flow, now, 0),
             None => {
                 self.uncounted_removals += 1;
                 FlowCounts::default()
             }
-        }
+        };
+        self.paths.close(at, counts)
     }
     /// Removes the filters of all flows that come in by a device. Their counts are kept for
     /// [`FilterTable::remove`].
@@ -353,10 +436,16 @@ impl FilterTable {
             (flow.filter_id.ifindex == ifindex && flow.last.is_none()).then_some((*at, flow.filter_id))
         };
         let all: Vec<(Handle, FilterId)> = self.installed.iter().filter_map(here).collect();
+        all.iter().for_each(|(at, _)| self.remove_others(*at));
         for (at, filter_id) in all {
             let last = self.delete_filter(filter_id);
+            let mut child = None;
             if let Some(flow) = self.installed.get_mut(&at) {
                 flow.last = Some(last.unwrap_or(flow.read));
+                child = flow.child.take();
+            }
+            if let Some(chain) = child {
+                self.bury(chain);
             }
         }
     }
@@ -375,6 +464,7 @@ impl FilterTable {
     pub(super) fn settle(&mut self) {
         if std::mem::take(&mut self.unsettled) {
             shared_words::wait_for_programs();
+            self.remove_buried();
         }
     }
     /// Like [`FilterTable::settle`], after the removal of filters that belong to no flow.
@@ -386,6 +476,8 @@ impl FilterTable {
         vec![
             ("devices".to_owned(), self.devices.len() as u64),
             ("filters".to_owned(), self.installed.len() as u64),
+            ("chains".to_owned(), self.paths.len() as u64),
+            ("connections".to_owned(), self.conns.len() as u64),
             ("tunnel-devices".to_owned(), self.tunnels.len() as u64),
             ("adopted-flows".to_owned(), self.adopted() as u64),
             ("refused".to_owned(), self.refused),

@@ -4,6 +4,9 @@
 //! * [`keys`]: the match of a rule as keys of `flower`, with the conditions that the rule leaves out.
 //! * [`actions`]: a rule's steps as actions.
 //! * [`attrs`]: the attributes and actions that `netlink-packet-route` lacks.
+//! * [`plan`], [`fields`]: a rule behind others, and how a packet becomes again what came in.
+//! * [`paths`]: chains of filters, for flows that track or recirculate.
+//! * [`ct`]: the action `ct`, and keys of connections; [`conns`]: connections in the kernel's table.
 //! * [`message`]: requests about filters, and the parser of the kernel's messages.
 //! * [`encap`], [`tunnel_devices`]: outer headers, and the kernel's devices that write them.
 //! * [`flows`]: adds, changes and removes filters; [`counts`]: reads their counts.
@@ -18,18 +21,24 @@
 
 mod actions;
 mod attrs;
+mod conns;
 mod counts;
+mod ct;
 mod encap;
+mod fields;
 mod flows;
 mod keys;
 mod leftovers;
 mod message;
+mod paths;
+mod plan;
 mod ports;
 #[cfg(test)]
 mod tests;
 mod tunnel_devices;
 
-use crate::{Backend, Handle, PortLink, Rule, Why, miss};
+use crate::{Backend, ConnUse, Handle, PortLink, Rule, Why, miss};
+use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
 use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_port::Divert;
 use heddle_sys::TapQueue;
@@ -40,6 +49,11 @@ use std::sync::Arc;
 
 /// Why packets of a tunnel that ends here, and packets out of it, stay with others.
 const ENDS_HERE: Why = Why::Tunnel("ends here: filters of tc only lead into tunnels");
+
+/// Why flows that track or recirculate are not filters beside the eBPF program, which has them.
+const BESIDE_EBPF: Why = Why::Action("ct or recirc (through tc, beside eBPF)");
+/// Linux that removes entries of connections which its flow table has.
+const FLOW_TABLE_KERNEL: (u32, u32) = (6, 4);
 
 /// Maximum number of filters.
 const MAX_FILTERS: usize = 1 << 20;
@@ -146,6 +160,32 @@ impl Backend for Tc {
     }
     fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
         self.0.lock().set_ports(ports)
+    }
+    fn conn_capacity(&self) -> usize {
+        match self.0.lock().alone {
+            true => conns::MAX_CONNS,
+            false => 0,
+        }
+    }
+    fn end_conns(&self) -> Option<Arc<dyn EndOffload>> {
+        let state = self.0.lock();
+        state.alone.then(|| state.conns.ender())
+    }
+    fn takes_unreplied(&self) -> bool {
+        false
+    }
+    fn install_conn(&mut self, conn: &Offloadable) -> Result<(), Why> {
+        let state = &mut *self.0.lock();
+        let for_cards = state.policy != TcPolicy::SkipHw
+            && state.devices.values().any(|d| d.is_card)
+            && crate::kernel::version() >= FLOW_TABLE_KERNEL;
+        state.conns.install(conn, for_cards)
+    }
+    fn remove_conns(&mut self, ids: &[ConnId]) {
+        self.0.lock().conns.remove(ids);
+    }
+    fn conn_use(&mut self, id: ConnId) -> ConnUse {
+        self.0.lock().conns.used(id)
     }
     fn drop_adopted(&mut self) {
         self.0.lock().drop_adopted();

@@ -22,7 +22,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
 /// Priority of the miss filter: the one of the eBPF program.
-const MISS_PRIORITY: u16 = 0x4844;
+pub(super) const MISS_PRIORITY: u16 = 0x4844;
 const ETH_P_ALL: u16 = 3;
 /// Number of calls of [`FilterTable::set_ports`] in which each device is checked once for other programs.
 const CALLS_PER_CHECK: u32 = 10;

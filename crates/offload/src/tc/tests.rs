@@ -1,6 +1,7 @@
 //! Filters are those that `tc` sends.
 
 mod model;
+mod paths;
 mod tunnels;
 
 use super::actions::{self, Cookie, IntoTunnel};
