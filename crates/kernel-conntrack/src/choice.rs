@@ -1,6 +1,6 @@
 //! Settings: the connections that are mirrored.
 
-use crate::established::TC_ZONES;
+use crate::entry::TC_ZONES;
 use heddle_conntrack::scan::Seen;
 use std::ops::RangeInclusive;
 

@@ -11,7 +11,7 @@
 //! kernel looks at an ended entry there once a second. So entries that no card takes have the signature of
 //! the switch's entries ([`crate::message`]), which keeps them out of the flow table.
 
-use crate::entry::EntryKey;
+use crate::entry::{EntryKey, Established, TC_ZONES};
 use crate::message;
 use crate::table::KernelTable;
 use heddle_conntrack::Tuple;
@@ -21,43 +21,8 @@ use netlink_packet_netfilter::NetfilterMessageInner;
 use netlink_packet_netfilter::conntrack::{ConntrackAttribute, ConntrackMessage, Status};
 use rustix::io::Errno;
 use std::io;
-use std::ops::RangeInclusive;
-
-/// Zones of the kernel whose entries belong to the tc back end.
-pub const TC_ZONES: RangeInclusive<u16> = 0xa000..=0xafff;
 
 const UDP: u8 = 17;
-
-/// An established connection of TCP or UDP, with packets in both directions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Established {
-    /// Zone of the kernel, one of [`TC_ZONES`].
-    pub zone: u16,
-    /// Tuple of the original direction.
-    pub orig: Tuple,
-    /// Tuple of the reply direction. The kernel translates addresses and ports so that replies have it.
-    pub reply: Tuple,
-    /// Mark.
-    pub mark: u32,
-    /// Label.
-    pub label: u128,
-    /// Life without packets, seconds. The first packet sets the kernel's timeout for the protocol.
-    pub timeout_s: u32,
-    /// The kernel does not drop the entry if its table is full.
-    pub assured: bool,
-    /// A card may take the connection.
-    pub for_cards: bool,
-}
-
-impl Established {
-    /// The key of the entry.
-    pub fn key(&self) -> EntryKey {
-        EntryKey {
-            zone: self.zone,
-            orig: self.orig,
-        }
-    }
-}
 
 /// An entry as the kernel has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -146,7 +111,8 @@ impl EstablishedTable {
     pub fn list(&mut self) -> io::Result<Vec<Listed>> {
         let mut all = Vec::new();
         let request = message::request(None, ConntrackMessage::Get(Vec::new()));
-        self.table.exchange(request, NLM_F_DUMP, |m| all.extend(listed(m)))?;
+        self.table
+            .exchange(request, NLM_F_DUMP, |m| all.extend(listed(m)))?;
         Ok(all)
     }
     /// Whether the kernel's table has room: it is filled to less than seven eighths.

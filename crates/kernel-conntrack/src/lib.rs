@@ -34,8 +34,8 @@ pub mod table;
 
 pub use choice::Choice;
 pub use deletions::Deletions;
-pub use entry::{EntryKey, KernelEntry};
-pub use established::{Established, EstablishedTable, TC_ZONES};
+pub use entry::{EntryKey, Established, KernelEntry, TC_ZONES};
+pub use established::EstablishedTable;
 pub use mirror::{Counts, Mirror};
 pub use table::{KernelTable, Refused, Room, Table, Write};
 

@@ -6,8 +6,7 @@
 //! replies ([`SIGNATURE`]). The kernel uses this position only together with offsets, which are zero. No
 //! packet of the kernel's stack meets an entry, because the kernel uses its own zone 0.
 
-use crate::entry::{EntryKey, KernelEntry};
-use crate::established::Established;
+use crate::entry::{EntryKey, Established, KernelEntry};
 use heddle_conntrack::{Endpoint, Tuple, bits};
 use netlink_packet_core::{DefaultNla, Emitable, NlaBuffer, NlasIterator};
 use netlink_packet_netfilter::conntrack::{
@@ -96,7 +95,11 @@ pub(crate) fn established(e: &Established) -> NetfilterMessage {
     let mut attributes = key(&e.key());
     // The kernel computes the tuple of translated replies itself.
     attributes.push(ConntrackAttribute::CtaTupleReply(tuple(&e.orig.reversed())));
-    let assured = if e.assured { Status::Assured } else { Status::empty() };
+    let assured = if e.assured {
+        Status::Assured
+    } else {
+        Status::empty()
+    };
     attributes.push(ConntrackAttribute::CtaStatus(
         Status::Confirmed | Status::SeenReply | assured,
     ));

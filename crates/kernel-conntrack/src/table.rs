@@ -1,7 +1,6 @@
 //! The kernel's table of connections in this thread's network namespace.
 
-use crate::entry::{EntryKey, KernelEntry};
-use crate::established::TC_ZONES;
+use crate::entry::{EntryKey, KernelEntry, TC_ZONES};
 use crate::labels::LabelRule;
 use crate::message::{self, Received};
 use heddle_sys::NetfilterSocket;

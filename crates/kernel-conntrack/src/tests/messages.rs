@@ -1,8 +1,8 @@
 //! Messages: entries survive the way to the kernel's form and back; hostile bytes are ignored.
 
 use crate::deletions::{Deletion, decode};
-use crate::entry::{EntryKey, KernelEntry};
-use crate::established::{Established, Listed, TC_ZONES, listed};
+use crate::entry::{EntryKey, Established, KernelEntry, TC_ZONES};
+use crate::established::{Listed, listed};
 use crate::message::{self, Received};
 use heddle_conntrack::{Endpoint, Tuple};
 use heddle_sys::netlink::messages;
@@ -181,8 +181,8 @@ fn established_connections_are_liberal_and_translated() {
     for direction in [4, 5] {
         assert!(has(&plain, &[6, 0, direction, 0, 8, 8, 0, 0]));
     }
-    // CTA_NAT_SRC and CTA_NAT_DST, nested.
-    let (src, dst) = ([6, 0x80], [13, 0x80]);
+    // CTA_NAT_SRC and CTA_NAT_DST.
+    let (src, dst) = ([40, 0, 6, 0], [40, 0, 13, 0]);
     assert!(!has(&plain, &src) && !has(&plain, &dst));
     // Replies come to 10.9.0.240, port 600.
     let translated = established(17, |t| Tuple {
@@ -195,7 +195,7 @@ fn established_connections_are_liberal_and_translated() {
     let sent = bytes(message::established(&translated));
     let ports = [20, 0, 3, 0x80, 6, 0, 1, 0, 2, 88, 0, 0, 6, 0, 2, 0, 2, 88, 0, 0];
     let address = [8, 0, 1, 0, 10, 9, 0, 240, 8, 0, 2, 0, 10, 9, 0, 240];
-    assert!(has(&sent, &[&[40, 0, 6, 0x80][..], &address, &ports].concat()));
+    assert!(has(&sent, &[&src[..], &address, &ports].concat()));
     assert!(has(&sent, &dst));
     // The tuple of replies without translation: the kernel makes the other one of it.
     let one = &received(&sent)[0];
@@ -204,7 +204,10 @@ fn established_connections_are_liberal_and_translated() {
         for_cards: true,
         ..translated
     };
-    assert!(!received(&bytes(message::established(&for_cards)))[0].own, "a card's entry has no signature");
+    assert!(
+        !received(&bytes(message::established(&for_cards)))[0].own,
+        "a card's entry has no signature"
+    );
     assert_eq!(
         listed(&message::established(&translated)),
         Some(Listed {

@@ -91,7 +91,7 @@ pub(super) fn of(
     finish(steps(rule, &ways, true)?, cookie)
 }
 
-/// The ways out of a filter.
+/// The outputs of a filter.
 pub(super) struct Ways<'a> {
     /// Only a card runs the filter, the kernel does not.
     pub(super) card_only: bool,

@@ -5,9 +5,9 @@
 //! translated connection, which translates its packets back ([`super::plan`]).
 //!
 //! **End.** A worker that ends a connection sets a bit and wakes the thread `tc-ct`. The thread removes the
-//! kernel's entry, mostly within a millisecond. Until then the kernel still forwards the connection's packets.
-//! A packet may have been translated before its entry is removed. So the entry that translates back goes
-//! after a grace period.
+//! kernel's entry, mostly within a millisecond. Until then the kernel still forwards packets of the
+//! connection. A packet may have been translated before its entry is removed. So the entry that translates
+//! back goes after a grace period.
 //!
 //! **Use.** The kernel sets the remaining life of an entry with each packet. The thread lists the entries
 //! every few seconds. An entry whose life did not decrease was used.
@@ -41,7 +41,7 @@ const MIN_LIST_INTERVAL: Duration = Duration::from_secs(3);
 const LIST_SHARE: u32 = 20;
 /// Difference of remaining lives that is no rounding.
 const USED_S: f64 = 1.5;
-/// The size of the kernel's table is checked once for so many connections.
+/// The size of the kernel's table is checked once in this number of installations.
 const ROOM_CHECK: usize = 64;
 /// Time after a failure before the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ pub(super) struct KernelZones {
 }
 
 /// Entry of a connection.
-struct Entry {
+struct ConnEntry {
     id: ConnId,
     forth: EntryKey,
     back: Option<EntryKey>,
@@ -73,10 +73,10 @@ struct Entry {
 }
 
 #[derive(Default)]
-struct State {
+struct ConnTable {
     table: Option<EstablishedTable>,
-    /// By the index of their bits.
-    installed: HashMap<usize, Entry>,
+    /// Keys are the indices of their bits.
+    installed: HashMap<usize, ConnEntry>,
     backs: HashSet<EntryKey>,
     /// Entries that translate back, and that a packet may still need.
     old_backs: Vec<EntryKey>,
@@ -89,7 +89,7 @@ struct Shared {
     ended: Box<[AtomicU64]>,
     stop: AtomicBool,
     thread: OnceLock<Thread>,
-    state: Mutex<State>,
+    state: Mutex<ConnTable>,
 }
 
 fn index_of(number: u32) -> usize {
@@ -135,7 +135,7 @@ impl EndOffload for Shared {
     }
 }
 
-impl State {
+impl ConnTable {
     fn remove(&mut self, keys: &[EntryKey]) {
         if let Some(table) = self.table.as_mut().filter(|_| !keys.is_empty()) {
             let _ = table.remove(keys);
@@ -168,7 +168,7 @@ impl State {
             }
             _ => Err(error),
         });
-        done.map_err(|error| super::flows::why(&error))
+        done.map_err(|error| super::why(&error))
     }
 }
 
@@ -193,7 +193,7 @@ impl Default for TcConns {
                 ended: words.collect(),
                 stop: AtomicBool::new(false),
                 thread: OnceLock::new(),
-                state: Mutex::new(State::default()),
+                state: Mutex::new(ConnTable::default()),
             }),
             zones: HashMap::new(),
             next_zone: *TC_ZONES.start(),
@@ -236,7 +236,10 @@ impl TcConns {
                 back: self.next_zone + 1,
             };
             self.next_zone += 2;
-            if ![zones.forth, zones.back].iter().any(|z| self.left_zones.contains(z)) {
+            if ![zones.forth, zones.back]
+                .iter()
+                .any(|z| self.left_zones.contains(z))
+            {
                 self.zones.insert(zone, zones);
                 return Ok(zones);
             }
@@ -331,7 +334,7 @@ impl TcConns {
             shared.wake();
         }
         state.number += 1;
-        let entry = Entry {
+        let entry = ConnEntry {
             id: c.id,
             forth: forth.key(),
             back: back.map(|back| back.key()),

@@ -18,31 +18,34 @@ impl FilterTable {
         for (ifindex, flows) in busy {
             let mut seen = 0;
             let (installed, paths, cookie) = (&mut self.installed, &mut self.paths, self.cookie);
-            let done = self
-                .batch
-                .dump(GetTrafficFilter(message::flows_of(ifindex)), &mut |reply| {
-                    let Some(reported) = message::read(reply.payload) else {
-                        return;
-                    };
-                    if reported.cookie != Some(cookie) {
-                        return;
-                    }
-                    let at = reported.filter_id.handle.wrapping_sub(1);
-                    let flow = installed
-                        .get_mut(&at)
-                        .filter(|flow| flow.filter_id == reported.filter_id);
-                    let Some(flow) = flow else {
-                        seen += usize::from(paths.counted(reported.filter_id, reported.counted));
-                        return;
-                    };
-                    seen += 1;
-                    let counts = counts_since_last(flow, reported.counted, now_ms);
-                    match flow.child {
-                        Some(_) => paths.credit(at, counts),
-                        None if counts.packets > 0 => f(at, counts),
-                        None => {}
-                    }
-                });
+            // The short form ends with chain 0, at the first filter of another kind.
+            let request = match paths.has_chains(ifindex) {
+                true => message::all_of(ifindex),
+                false => message::flows_of(ifindex),
+            };
+            let done = self.batch.dump(GetTrafficFilter(request), &mut |reply| {
+                let Some(reported) = message::read(reply.payload) else {
+                    return;
+                };
+                if reported.cookie != Some(cookie) {
+                    return;
+                }
+                let at = reported.filter_id.handle.wrapping_sub(1);
+                let flow = installed
+                    .get_mut(&at)
+                    .filter(|flow| flow.filter_id == reported.filter_id);
+                let Some(flow) = flow else {
+                    seen += usize::from(paths.counted(reported.filter_id, reported.counted));
+                    return;
+                };
+                seen += 1;
+                let counts = counts_since_last(flow, reported.counted, now_ms);
+                match flow.child {
+                    Some(_) => paths.credit(at, counts),
+                    None if counts.packets > 0 => f(at, counts),
+                    None => {}
+                }
+            });
             let cut = |e: &io::Error| e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
             if done.as_ref().err().is_none_or(cut) && seen < flows {
                 self.reinstall_flows(ifindex, flows - seen);

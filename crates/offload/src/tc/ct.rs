@@ -5,14 +5,14 @@ use super::attrs;
 use netlink_packet_core::DefaultNla;
 use netlink_packet_route::tc::{TcAction, TcFilterFlowerOption as Key};
 
-/// Numbers of chains have so many bits (`TC_ACT_EXT_VAL_MASK`).
+/// Number of bits of a chain's number (`TC_ACT_EXT_VAL_MASK`).
 pub(super) const CHAIN_BITS: u32 = 28;
 /// Control value: continue in another chain, whose number is in the lower bits.
 const TC_ACT_GOTO_CHAIN: u32 = 2 << CHAIN_BITS;
 
 const TCA_CT_PARMS: u16 = 1;
 const TCA_CT_ACTION: u16 = 3;
-const TCA_CT_ZONE: u16 = 4;
+pub(super) const TCA_CT_ZONE: u16 = 4;
 const TCA_CT_ACT_NAT: u16 = 1 << 3;
 
 /// Bits of flower's `ct_state`.
@@ -39,12 +39,6 @@ pub(super) fn track(zone: u16, nat: bool) -> TcAction {
 /// Continues in another chain.
 pub(super) fn goto_chain(chain: u32) -> TcAction {
     attrs::gact(TC_ACT_GOTO_CHAIN | chain)
-}
-
-/// The zone of a `ct` action, from its attributes.
-pub(super) fn zone_of(options: &[u8]) -> Option<u16> {
-    let zone = super::message::find(options, TCA_CT_ZONE)?;
-    Some(u16::from_ne_bytes(*zone.first_chunk::<2>()?))
 }
 
 /// Conditions on the connection of a packet, which is established.

@@ -41,7 +41,7 @@ impl<const N: usize> Bits for [u8; N] {
 
 /// Headers of which some bits are known.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) struct Known {
+pub(super) struct KnownHeaders {
     pub(super) key: Headers,
     pub(super) mask: Headers,
 }
@@ -52,9 +52,9 @@ macro_rules! each {
     };
 }
 
-impl Known {
+impl KnownHeaders {
     /// Whether a packet may have both.
-    pub(super) fn agrees(&self, other: &Known) -> bool {
+    pub(super) fn agrees(&self, other: &KnownHeaders) -> bool {
         macro_rules! all {
             ($($f:ident)*) => {
                 true $(&& self.key.$f.agrees(self.mask.$f, other.key.$f, other.mask.$f))*
@@ -62,9 +62,9 @@ impl Known {
         }
         each!(all)
     }
-    /// What both know. Fields of connections and tunnels are left out.
-    pub(super) fn union(&self, other: &Known) -> Known {
-        let mut all = Known::default();
+    /// The bits that one of both knows. Fields of connections and tunnels are left out.
+    pub(super) fn union(&self, other: &KnownHeaders) -> KnownHeaders {
+        let mut all = KnownHeaders::default();
         macro_rules! all {
             ($($f:ident)*) => {
                 $((all.key.$f, all.mask.$f) =
@@ -74,7 +74,7 @@ impl Known {
         each!(all);
         all
     }
-    /// Nothing is known of addresses and ports any more.
+    /// Addresses and ports are not known any more.
     pub(super) fn forget_ends(&mut self) {
         for h in [&mut self.key, &mut self.mask] {
             (h.src, h.dst, h.tp_src, h.tp_dst) = ([0; 16], [0; 16], 0, 0);

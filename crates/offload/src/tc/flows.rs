@@ -21,7 +21,7 @@ use super::keys::Keys;
 use super::leftovers::{self, Leftover};
 use super::message::{self, Counted, FilterId, Reported};
 use super::paths::{Entrance, Paths};
-use super::plan::{self, Place};
+use super::plan::{self, PathState};
 use super::ports::Device;
 use super::tunnel_devices::{self, TunnelDevices, TunnelId};
 use crate::miss::{self, CLAIM_TIMEOUT};
@@ -33,8 +33,8 @@ use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_sys::route_batch::{RouteBatch, RouteRequest};
 use heddle_sys::shared_words;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
-use netlink_packet_route::tc::{TcAction, TcFilterFlowerOption as Key};
 use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, NewTrafficFilter};
+use netlink_packet_route::tc::{TcAction, TcFilterFlowerOption as Key};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
@@ -96,16 +96,6 @@ pub(super) struct FilterTable {
     pub(super) unsettled: bool,
     refused: u64,
     uncounted_removals: u64,
-}
-
-/// The reason of a refusal, from the error of a request.
-pub(super) fn why(error: &io::Error) -> Why {
-    let errno = error.raw_os_error().unwrap_or(Errno::TIMEDOUT.raw_os_error());
-    match Errno::from_raw_os_error(errno) {
-        Errno::NOSPC => Why::Full,
-        Errno::NODEV => Why::InPort,
-        _ => Why::Refused(errno),
-    }
 }
 
 impl FilterTable {
@@ -186,7 +176,7 @@ impl FilterTable {
                     // The filter may be there.
                     self.delete_filter(filter_id);
                 }
-                Err(why(&error))
+                Err(super::why(&error))
             }
         }
     }
@@ -285,7 +275,7 @@ impl FilterTable {
     }
     /// Adds the filters of a flow to chain 0. `second`: at the second priority.
     fn add_flow(&mut self, at: Handle, rule: &Rule, second: bool) -> Result<Vec<Installed>, Why> {
-        let added = self.add_at(at, rule, second, &Place::default(), 0, &[])?;
+        let added = self.add_at(at, rule, second, &PathState::default(), 0, &[])?;
         match added.is_empty() {
             true => Err(Why::Connection),
             false => Ok(added),
@@ -298,7 +288,7 @@ impl FilterTable {
         at: Handle,
         rule: &Rule,
         second: bool,
-        place: &Place,
+        place: &PathState,
         chain: u32,
         path: &[Entrance],
     ) -> Result<Vec<Installed>, Why> {
@@ -323,7 +313,7 @@ impl FilterTable {
         at: Handle,
         rule: &Rule,
         (second, variant): (bool, u32),
-        place: &Place,
+        place: &PathState,
         chain: u32,
         mut path: Vec<Entrance>,
     ) -> Result<Option<Installed>, Why> {

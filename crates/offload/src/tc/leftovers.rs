@@ -4,8 +4,8 @@
 //! directory. They forward after its own filters, until a change of rules is confirmed. Each process has its
 //! own era and its own priorities, which come before those of the filters that it found.
 
-use super::flows::{FilterTable, LAST_PRIORITY, PRIORITIES, REPLY_TIMEOUT};
 use super::conns;
+use super::flows::{FilterTable, LAST_PRIORITY, PRIORITIES, REPLY_TIMEOUT};
 use super::message::{self, FilterId};
 use heddle_sys::device_programs::DevicePrograms;
 use heddle_sys::route_batch::{RouteBatch, RouteRequest};
@@ -68,7 +68,7 @@ fn delete_some(batch: &mut RouteBatch, all: &[&Leftover]) -> usize {
     results.map_or(0, |all| all.iter().filter(|done| done.is_ok()).count())
 }
 
-/// What a new process has of earlier ones.
+/// State of earlier processes that a new one takes over.
 pub(super) struct Adopted {
     /// Era of the new process.
     pub(super) era: u32,

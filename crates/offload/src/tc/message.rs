@@ -119,7 +119,7 @@ fn nlas(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The value of an attribute.
-pub(super) fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
+fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     nlas(bytes).find(|(k, _)| *k == kind).map(|(_, value)| value)
 }
 
@@ -142,7 +142,9 @@ pub(super) fn ct_zones(payload: &[u8]) -> Vec<u16> {
     let actions = options.and_then(|options| find(options, TCA_FLOWER_ACT));
     let zone = |(_, action): (u16, &[u8])| {
         let is_ct = find(action, TCA_ACT_KIND)? == b"ct\0";
-        ct::zone_of(find(action, TCA_ACT_OPTIONS).filter(|_| is_ct)?)
+        let options = find(action, TCA_ACT_OPTIONS).filter(|_| is_ct)?;
+        let zone = find(options, ct::TCA_CT_ZONE)?;
+        Some(u16::from_ne_bytes(*zone.first_chunk::<2>()?))
     };
     nlas(actions.unwrap_or_default()).filter_map(zone).collect()
 }

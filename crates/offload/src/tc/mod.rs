@@ -43,6 +43,7 @@ use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_port::Divert;
 use heddle_sys::TapQueue;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -54,6 +55,16 @@ const ENDS_HERE: Why = Why::Tunnel("ends here: filters of tc only lead into tunn
 const BESIDE_EBPF: Why = Why::Action("ct or recirc (through tc, beside eBPF)");
 /// Linux that removes entries of connections which its flow table has.
 const FLOW_TABLE_KERNEL: (u32, u32) = (6, 4);
+
+/// The reason of a refusal, from the error of a request.
+fn why(error: &io::Error) -> Why {
+    let errno = error.raw_os_error().unwrap_or(Errno::TIMEDOUT.raw_os_error());
+    match Errno::from_raw_os_error(errno) {
+        Errno::NOSPC => Why::Full,
+        Errno::NODEV => Why::InPort,
+        _ => Why::Refused(errno),
+    }
+}
 
 /// Maximum number of filters.
 const MAX_FILTERS: usize = 1 << 20;

@@ -19,7 +19,7 @@ use super::counts::counts_since_last;
 use super::ct;
 use super::flows::{FilterTable, Installed};
 use super::message::{Counted, FilterId};
-use super::plan::{self, Place, Undo};
+use super::plan::{self, PathState, Undo};
 use super::ports::MISS_PRIORITY;
 use super::{actions, message};
 use crate::{Handle, Rule, Why};
@@ -62,7 +62,7 @@ struct Chain {
     ifindex: u32,
     in_port: PortNo,
     recirc: u32,
-    place: Place,
+    place: PathState,
     /// The filters on the way, the first of them in chain 0.
     path: Vec<Entrance>,
     misses: Vec<Miss>,
@@ -111,7 +111,7 @@ impl Balance {
 /// Chains, and the flows in them.
 #[derive(Default)]
 pub(super) struct Paths {
-    /// By the chain's number.
+    /// Keys are the numbers of the chains.
     chains: HashMap<u32, Chain>,
     copies: HashMap<u64, Copy>,
     flows: HashMap<Handle, StageFlow>,
@@ -145,6 +145,10 @@ impl Paths {
     /// Number of chains.
     pub(super) fn len(&self) -> usize {
         self.chains.len()
+    }
+    /// Whether a device has chains.
+    pub(super) fn has_chains(&self, ifindex: u32) -> bool {
+        self.chains.values().any(|c| c.ifindex == ifindex)
     }
     fn chain_number(&mut self, era: u32) -> Option<u32> {
         if self.chains.len() >= MAX_CHAINS {
@@ -277,7 +281,7 @@ impl FilterTable {
         &mut self,
         ifindex: u32,
         rule: &Rule,
-        (recirc, place): (u32, Place),
+        (recirc, place): (u32, PathState),
         path: Vec<Entrance>,
     ) -> Result<u32, Why> {
         let miss = self.devices.get(&ifindex).and_then(|d| d.miss.as_ref());
@@ -299,7 +303,7 @@ impl FilterTable {
             };
             if let Err(error) = self.request(request) {
                 self.delete_all(misses.iter().map(|m: &Miss| m.filter_id).collect());
-                return Err(super::flows::why(&error));
+                return Err(super::why(&error));
             }
             misses.push(Miss {
                 filter_id,
@@ -340,7 +344,7 @@ impl FilterTable {
     fn last_filters(
         &mut self,
         rule: &Rule,
-        place: &Place,
+        place: &PathState,
         miss: u32,
     ) -> Result<Vec<(u16, Vec<Key>, Vec<TcAction>)>, Why> {
         let all = place.undo.as_slice();
@@ -392,7 +396,9 @@ impl FilterTable {
         let (place, path) = (to.place.clone(), to.path.clone());
         let added = self.add_at(at, &rule, second, &place, chain, &path)?;
         let any = !added.is_empty();
-        added.into_iter().for_each(|one| _ = self.insert_copy(at, chain, one));
+        added
+            .into_iter()
+            .for_each(|one| _ = self.insert_copy(at, chain, one));
         Ok(any)
     }
 

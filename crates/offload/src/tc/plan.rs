@@ -1,13 +1,12 @@
-//! A rule at one place of its path: match, steps, and how a packet that finds no filter behind them becomes
-//! again the packet that came in.
+//! A rule behind other rules: match, steps, and the steps that restore a packet which finds no filter next.
 //!
 //! **Problem.** A flow that tracks, or recirculates, is a chain of rules, and a packet may find no filter in
 //! the middle of it. A worker begins with the packet's first stage. So it must get the packet as it came in.
 //!
-//! **Paths.** Each filter that continues in another chain has a chain of its own. The chain's [`Place`] knows
-//! the filters before it: the fields that they match and write, and the steps that restore what they rewrote.
-//! The rules of a stage have one filter in each chain of their recirculation id, unless no packet of that
-//! chain can match them.
+//! **Paths.** Each filter that continues in another chain has a chain of its own. The chain's [`PathState`]
+//! knows the filters before it: the fields that they match and write, and the steps that restore what they
+//! rewrote. The rules of a stage have one filter in each chain of their recirculation id, unless no packet of
+//! that chain can match them.
 //!
 //! **Connections.** Behind `ct`, filters match packets of established connections only. The kernel has those
 //! that the switch has installed ([`super::conns`]). A packet of another connection is as it was before, so
@@ -16,7 +15,7 @@
 
 use super::ENDS_HERE;
 use super::ct::ConnMatch;
-use super::fields::Known;
+use super::fields::KnownHeaders;
 use crate::rule::VLAN_PRESENT;
 use crate::{Ct, Headers, Op, Rule, Why};
 use heddle_conntrack::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};
@@ -46,15 +45,15 @@ pub(super) struct Tracked {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Undo {
     /// Steps, of packets with these headers.
-    Rewrites(Known, Box<[Op]>),
+    Rewrites(KnownHeaders, Box<[Op]>),
     /// Translation in this zone.
     Nat(u16),
 }
 
 /// The packets of a chain.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Place {
-    known: Known,
+pub(super) struct PathState {
+    known: KnownHeaders,
     tracked: Option<Tracked>,
     /// Zones in which packets may have been translated.
     translated: Vec<u16>,
@@ -65,7 +64,7 @@ pub(super) struct Place {
     depth: usize,
 }
 
-impl Place {
+impl PathState {
     /// The zone whose translation is the first to be undone, and which only packets of established
     /// connections have passed.
     pub(super) fn last_translation(&self) -> Option<u16> {
@@ -80,7 +79,7 @@ impl Place {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// Steps, of packets with these headers.
-    Ops(Known, Vec<Op>),
+    Ops(KnownHeaders, Vec<Op>),
     /// Lookup in this zone of the switch.
     Track { zone: u16, nat: bool },
 }
@@ -93,12 +92,12 @@ pub(super) struct Plan {
     pub(super) conn: Option<ConnMatch>,
     pub(super) steps: Vec<Step>,
     /// The chain that the packet continues in, with its recirculation id.
-    pub(super) next: Option<(u32, Place)>,
+    pub(super) next: Option<(u32, PathState)>,
 }
 
 /// What a rule matches, without connections.
-fn match_of(rule: &Rule) -> Known {
-    Known {
+fn match_of(rule: &Rule) -> KnownHeaders {
+    KnownHeaders {
         key: rule.key,
         mask: rule.mask,
     }
@@ -123,7 +122,7 @@ pub(super) fn can_be_established(rule: &Rule) -> Result<(), Why> {
 }
 
 /// Conditions on the connection at a place. `None`: no packet of the place meets them.
-fn conn_of(rule: &Rule, place: &Place) -> Result<Option<Option<ConnMatch>>, Why> {
+fn conn_of(rule: &Rule, place: &PathState) -> Result<Option<Option<ConnMatch>>, Why> {
     let (k, m) = (&rule.key, &rule.mask);
     let Some(t) = place.tracked else {
         let words = k.ct_state & m.ct_state != 0 || k.ct_mark & m.ct_mark != 0 || k.ct_zone & m.ct_zone != 0;
@@ -151,11 +150,11 @@ fn conn_of(rule: &Rule, place: &Place) -> Result<Option<Option<ConnMatch>>, Why>
 
 /// A walk through the steps of a rule.
 struct Walk {
-    now: Known,
+    now: KnownHeaders,
     tracked: Option<Tracked>,
     translated: Vec<u16>,
     ops: Vec<Op>,
-    before: Known,
+    before: KnownHeaders,
     steps: Vec<Step>,
     /// Steps that restore what `ops` rewrite, last first. `None`: some value is not known.
     restore: Option<Vec<Op>>,
@@ -213,9 +212,9 @@ impl Walk {
 }
 
 /// The rules that have a filter each for a rule at a place. A rule that tracks without a match on the
-/// protocol has one for TCP and one for UDP: packets with SYN, FIN or RST, and of other protocols, are left
-/// to workers.
-pub(super) fn variants(rule: &Rule, place: &Place) -> Vec<Rule> {
+/// protocol has one for TCP and one for UDP. Packets with SYN, FIN or RST, and packets of other protocols,
+/// are left to workers.
+pub(super) fn variants(rule: &Rule, place: &PathState) -> Vec<Rule> {
     let tracks = rule.ops.iter().any(|op| matches!(op, Op::Ct(_)));
     if !tracks || (rule.mask.nw_proto | place.known.mask.nw_proto) != 0 {
         return vec![rule.clone()];
@@ -232,7 +231,7 @@ pub(super) fn variants(rule: &Rule, place: &Place) -> Vec<Rule> {
 ///
 /// # Errors
 /// The reason why tc cannot do the rule's steps there.
-pub(super) fn plan(rule: &Rule, place: &Place) -> Result<Option<Plan>, Why> {
+pub(super) fn plan(rule: &Rule, place: &PathState) -> Result<Option<Plan>, Why> {
     let own = match_of(rule);
     if !own.agrees(&place.known) {
         return Ok(None);
@@ -326,7 +325,7 @@ pub(super) fn plan(rule: &Rule, place: &Place) -> Result<Option<Plan>, Why> {
                 }
                 next = Some((
                     *id,
-                    Place {
+                    PathState {
                         known: walk.now,
                         tracked: walk.tracked,
                         translated: walk.translated.clone(),
@@ -351,7 +350,7 @@ pub(super) fn plan(rule: &Rule, place: &Place) -> Result<Option<Plan>, Why> {
 }
 
 /// A rule with these steps, of packets with these headers.
-pub(super) fn rule_of(of: &Rule, known: &Known, ops: &[Op]) -> Rule {
+pub(super) fn rule_of(of: &Rule, known: &KnownHeaders, ops: &[Op]) -> Rule {
     let bare = |h: Headers| Headers {
         recirc: 0,
         ct_mark: 0,

@@ -1,4 +1,4 @@
-//! Pipelines with connections in chains of tc, beside the twin of the eBPF program: a packet is forwarded as
+//! Pipelines with connections in chains of tc, beside the twin of the eBPF program. A packet is forwarded as
 //! there, or handed over as it came in.
 
 use super::{canonical, golden, nlas};
@@ -7,10 +7,10 @@ use crate::ebpf::twin;
 use crate::tc::actions;
 use crate::tc::conns::{KernelZones, back_of, forth_of};
 use crate::tc::ct::{self, ConnMatch};
-use crate::tc::fields::Known;
+use crate::tc::fields::KnownHeaders;
 use crate::tc::keys::Keys;
 use crate::tc::message::{self, FilterId};
-use crate::tc::plan::{Place, Plan, Step, Undo, can_be_established, plan, rule_of, variants};
+use crate::tc::plan::{PathState, Plan, Step, Undo, can_be_established, plan, rule_of, variants};
 use crate::{Ct, Headers, Op, Rule, Why};
 use heddle_conntrack::offloaded::Offloadable;
 use heddle_conntrack::{Endpoint, Tuple};
@@ -30,7 +30,7 @@ fn zones(zone: u16) -> KernelZones {
 }
 
 /// What `ct` found: the zone, and the entry with the direction.
-type Found<'a> = Option<(u16, Option<(&'a Established, bool)>)>;
+type Lookup<'a> = Option<(u16, Option<(&'a Established, bool)>)>;
 
 /// A model of the kernel: its connections, and filters of these rules.
 struct Kernel<'a> {
@@ -39,7 +39,7 @@ struct Kernel<'a> {
 }
 
 #[derive(PartialEq, Eq, Debug)]
-enum End {
+enum Outcome {
     Sent(Vec<u8>),
     Handed(Vec<u8>),
 }
@@ -55,7 +55,7 @@ fn write_tuple(out: &mut [u8], t: &Tuple) {
 
 impl<'a> Kernel<'a> {
     /// The action `ct`.
-    fn track(&'a self, zone: u16, nat: bool, out: &mut [u8], found: &mut Found<'a>) {
+    fn track(&'a self, zone: u16, nat: bool, out: &mut [u8], found: &mut Lookup<'a>) {
         if found.is_none_or(|(of, _)| of != zone) {
             let t = twin::tuple(&twin::read(out).1);
             let mut of_zone = self.entries.iter().filter(|e| e.zone == zone);
@@ -67,7 +67,7 @@ impl<'a> Kernel<'a> {
             write_tuple(out, &back.reversed());
         }
     }
-    fn meets(conn: Option<ConnMatch>, found: Found<'_>) -> bool {
+    fn meets(conn: Option<ConnMatch>, found: Lookup<'_>) -> bool {
         let Some(c) = conn else { return true };
         let Some((_, Some((e, reply)))) = found else {
             return false;
@@ -78,8 +78,8 @@ impl<'a> Kernel<'a> {
             && (e.mark ^ c.mark.0) & c.mark.1 == 0
             && bits.into_iter().all(|((have, want), m)| (have ^ want) & m == 0)
     }
-    fn matches(plan: &Plan, out: &[u8], found: Found<'_>) -> bool {
-        let known = Known {
+    fn matches(plan: &Plan, out: &[u8], found: Lookup<'_>) -> bool {
+        let known = KnownHeaders {
             key: plan.matched.key,
             mask: plan.matched.mask,
         };
@@ -89,11 +89,20 @@ impl<'a> Kernel<'a> {
             && (plan.matched.all_flags || !edge)
             && Self::meets(plan.conn, found)
     }
-    fn chain(&'a self, recirc: u32, place: &Place, out: &mut Vec<u8>, mut found: Found<'a>, passed: &mut usize) -> End {
+    fn chain(
+        &'a self,
+        recirc: u32,
+        place: &PathState,
+        out: &mut Vec<u8>,
+        mut found: Lookup<'a>,
+        passed: &mut usize,
+    ) -> Outcome {
         let of = self.rules.iter().filter(|r| r.key.recirc == recirc);
         let of = of.filter(|r| can_be_established(r).is_ok());
         for rule in of.flat_map(|r| variants(r, place)) {
-            let Ok(Some(plan)) = plan(&rule, place) else { continue };
+            let Ok(Some(plan)) = plan(&rule, place) else {
+                continue;
+            };
             if Keys::of(&plan.matched).is_err() || !Self::matches(&plan, out, found) {
                 continue;
             }
@@ -111,7 +120,7 @@ impl<'a> Kernel<'a> {
                 Some((id, next)) => self.chain(*id, next, out, found, passed),
                 None => {
                     twin::finish(out);
-                    End::Sent(out.clone())
+                    Outcome::Sent(out.clone())
                 }
             };
         }
@@ -124,7 +133,7 @@ impl<'a> Kernel<'a> {
             }
         }
         twin::finish(out);
-        End::Handed(out.clone())
+        Outcome::Handed(out.clone())
     }
 }
 
@@ -140,7 +149,11 @@ fn kernel<'a>(rules: &'a [Rule], conns: &[Offloadable]) -> Kernel<'a> {
 /// Packets of TCP and UDP without options, which both know.
 fn plain(s: Shape) -> Shape {
     Shape {
-        flags: if s.flags & 7 == 0 { s.flags } else { 0x10 | s.flags & 1 },
+        flags: if s.flags & 7 == 0 {
+            s.flags
+        } else {
+            0x10 | s.flags & 1
+        },
         options: false,
         fragment: false,
         proto: if s.proto == 6 { 6 } else { 17 },
@@ -153,9 +166,15 @@ fn chains_forward_as_the_twin_or_hand_over_what_came_in() {
     let mut runner = TestRunner::new(ProptestConfig::with_cases(16_000));
     let conns = prop::collection::vec((any::<Option<bool>>(), any::<bool>()), 1..4);
     // Rewritten fields are mostly matched.
-    let fields = (0_u16..1024, prop::bool::weighted(0.8)).prop_map(|(f, all)| if all { 0x3df } else { f & 0x3df });
+    let fields =
+        (0_u16..1024, prop::bool::weighted(0.8)).prop_map(|(f, all)| if all { 0x3df } else { f & 0x3df });
     let all = (
-        (shape().prop_map(plain), fields, any::<u8>(), prop::option::weighted(0.4, shape().prop_map(plain))),
+        (
+            shape().prop_map(plain),
+            fields,
+            any::<u8>(),
+            prop::option::weighted(0.4, shape().prop_map(plain)),
+        ),
         (0_u16..256, any::<bool>(), prop::bool::weighted(0.2)),
         prop::collection::vec(behind(), 1..4),
         conns,
@@ -179,16 +198,16 @@ fn chains_forward_as_the_twin_or_hand_over_what_came_in() {
                 let packet = frame(other.as_ref().unwrap_or(&of));
                 let kernel = kernel(&rules, &conns);
                 let mut passed = 0;
-                let end = kernel.chain(0, &Place::default(), &mut packet.clone(), None, &mut passed);
+                let end = kernel.chain(0, &PathState::default(), &mut packet.clone(), None, &mut passed);
                 let expected = twin::forward_all(&rules, &known, &packet);
                 let (sent, handed, deep) = &mut *seen.borrow_mut();
                 match end {
-                    End::Sent(bytes) => {
+                    Outcome::Sent(bytes) => {
                         **sent += 1;
                         **deep += usize::from(passed > 2);
                         prop_assert_eq!(Some(bytes), expected.map(|(bytes, _)| bytes));
                     }
-                    End::Handed(bytes) => {
+                    Outcome::Handed(bytes) => {
                         **handed += usize::from(passed > 0);
                         prop_assert_eq!(bytes, packet);
                     }
@@ -244,21 +263,32 @@ fn ct(zone: u16, nat: bool) -> Op {
     })
 }
 
-fn behind_ct(nat: bool) -> Place {
+fn behind_ct(nat: bool) -> PathState {
     let first = tracking(&[ct(ZONE, nat), Op::Recirc(1)]);
-    plan(&first, &Place::default()).unwrap().unwrap().next.unwrap().1
+    plan(&first, &PathState::default())
+        .unwrap()
+        .unwrap()
+        .next
+        .unwrap()
+        .1
 }
 
 #[test]
 fn what_chains_cannot_do_is_refused() {
-    let root = Place::default();
+    let root = PathState::default();
     let of = |ops: &[Op]| plan(&tracking(ops), &root).map(|p| p.is_some());
     assert_eq!(of(&[ct(5, true), Op::Recirc(1)]), Ok(true));
     let refused = |done: Result<bool, Why>, part: &str| {
-        assert!(matches!(done, Err(Why::Action(text)) if text.contains(part)), "{done:?}");
+        assert!(
+            matches!(done, Err(Why::Action(text)) if text.contains(part)),
+            "{done:?}"
+        );
     };
     refused(of(&[ct(5, false), Op::Output(PortNo(2))]), "without a table");
-    refused(of(&[Op::Output(PortNo(3)), ct(5, false), Op::Recirc(1)]), "after an output");
+    refused(
+        of(&[Op::Output(PortNo(3)), ct(5, false), Op::Recirc(1)]),
+        "after an output",
+    );
     refused(of(&[Op::Ttl(3), ct(5, false), Op::Recirc(1)]), "not matched");
     let mut icmp = tracking(&[ct(5, false), Op::Recirc(1)]);
     icmp.key.nw_proto = 1;
@@ -266,7 +296,10 @@ fn what_chains_cannot_do_is_refused() {
     // A translated packet, tracked again in the same zone.
     let mut again = rule_like(1);
     again.ops = Box::new([ct(ZONE, false), Op::Recirc(2)]);
-    refused(plan(&again, &behind_ct(true)).map(|p| p.is_some()), "translated before");
+    refused(
+        plan(&again, &behind_ct(true)).map(|p| p.is_some()),
+        "translated before",
+    );
     assert!(plan(&again, &behind_ct(false)).unwrap().is_some());
     // Packets that no established connection has.
     let mut new = rule_like(1);
@@ -275,11 +308,18 @@ fn what_chains_cannot_do_is_refused() {
     assert_eq!(plan(&new, &behind_ct(false)), Ok(None));
     let mut of_tcp = rule_like(1);
     of_tcp.key.nw_proto = 6;
-    assert_eq!(plan(&of_tcp, &behind_ct(false)), Ok(None), "the chain has UDP only");
+    assert_eq!(
+        plan(&of_tcp, &behind_ct(false)),
+        Ok(None),
+        "the chain has UDP only"
+    );
 }
 
 /// A filter's options: keys and actions in the form that two senders share.
-fn options(keys: Vec<netlink_packet_route::tc::TcFilterFlowerOption>, actions: Vec<netlink_packet_route::tc::TcAction>) -> Vec<u8> {
+fn options(
+    keys: Vec<netlink_packet_route::tc::TcFilterFlowerOption>,
+    actions: Vec<netlink_packet_route::tc::TcAction>,
+) -> Vec<u8> {
     let filter_id = FilterId {
         ifindex: 3,
         chain: 0,
@@ -289,7 +329,11 @@ fn options(keys: Vec<netlink_packet_route::tc::TcFilterFlowerOption>, actions: V
     };
     let actions = actions::finish(actions, super::COOKIE).unwrap();
     let m = filter_id.filter(keys, actions, message::SKIP_HW);
-    let options = m.attributes.iter().find(|a| matches!(a, TcAttribute::Options(_))).unwrap();
+    let options = m
+        .attributes
+        .iter()
+        .find(|a| matches!(a, TcAttribute::Options(_)))
+        .unwrap();
     let mut bytes = vec![0; options.value_len()];
     options.emit_value(&mut bytes);
     bytes
@@ -298,7 +342,7 @@ fn options(keys: Vec<netlink_packet_route::tc::TcFilterFlowerOption>, actions: V
 #[test]
 fn filters_with_connections_are_those_that_tc_sends() {
     let first = tracking(&[ct(ZONE, true), Op::Recirc(1)]);
-    let plan_of = plan(&first, &Place::default()).unwrap().unwrap();
+    let plan_of = plan(&first, &PathState::default()).unwrap().unwrap();
     let keys = Keys::of(&plan_of.matched).unwrap().keys;
     let actions = vec![ct::track(40960, true), ct::goto_chain(0x10_0001)];
     assert_eq!(canonical(&options(keys, actions)), canonical(&golden("ct")));
@@ -313,7 +357,10 @@ fn filters_with_connections_are_those_that_tc_sends() {
     keys.extend(plan_of.conn.unwrap().keys());
     let sent = options(keys, vec![actions::redirect(2)]);
     assert_eq!(canonical(&sent), canonical(&golden("established")));
-    let back = options(ConnMatch::default().keys(), vec![ct::track(40961, true), actions::redirect(2)]);
+    let back = options(
+        ConnMatch::default().keys(),
+        vec![ct::track(40961, true), actions::redirect(2)],
+    );
     assert_eq!(canonical(&back), canonical(&golden("back")));
     // The zones are read from the kernel's report.
     let m = FilterId {
@@ -323,8 +370,16 @@ fn filters_with_connections_are_those_that_tc_sends() {
         protocol: 3,
         handle: 1,
     };
-    let actions = vec![ct::track(40961, true), ct::track(40965, true), actions::redirect(2)];
-    let m = m.filter(Vec::new(), actions::finish(actions, super::COOKIE).unwrap(), message::SKIP_HW);
+    let actions = vec![
+        ct::track(40961, true),
+        ct::track(40965, true),
+        actions::redirect(2),
+    ];
+    let m = m.filter(
+        Vec::new(),
+        actions::finish(actions, super::COOKIE).unwrap(),
+        message::SKIP_HW,
+    );
     let mut bytes = vec![0; m.buffer_len()];
     m.emit(&mut bytes);
     assert_eq!(message::ct_zones(&bytes), [40961, 40965]);
