@@ -123,7 +123,7 @@ impl EstablishedTable {
     /// Whether the kernel takes requests about connections from this process.
     ///
     /// # Errors
-    /// It does not: the reason.
+    /// The kernel's reason.
     pub fn probe(&mut self) -> io::Result<()> {
         let orig = Tuple {
             proto: UDP,

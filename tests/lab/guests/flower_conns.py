@@ -38,6 +38,9 @@ def firewall(p, *more, nat=""):
     flows(p, "priority=10,arp,actions=NORMAL", "priority=10,icmp6,actions=NORMAL", "priority=0,actions=drop",
           f"priority=20,ip,ct_state=-trk,actions=ct(table=1,zone=5{nat})",
           f"priority=20,ipv6,ct_state=-trk,actions=ct(table=1,zone=5{nat})",
+          # Pods reply to datagrams by ICMP, too.
+          f"priority=21,udp,ct_state=-trk,actions=ct(table=1,zone=5{nat})",
+          f"priority=21,udp6,ct_state=-trk,actions=ct(table=1,zone=5{nat})",
           "table=1,priority=20,ct_state=+trk+est,in_port=1,actions=output:2",
           "table=1,priority=20,ct_state=+trk+est+rpl,in_port=2,actions=output:1",
           "table=1,priority=10,ct_state=+trk+new,in_port=1,ip,actions=ct(commit,zone=5),output:2",
@@ -65,7 +68,8 @@ def by_filters(p, source, all_frames, target, wanted):
     the first frames may go through workers. Returns how often they were sent."""
     for turn in range(1, 15):
         arrived, n = forwarded(p, source, all_frames, target)
-        assert arrived == wanted, (turn, len(arrived), len(wanted), arrived[:1], wanted[:1])
+        # Filters may overtake frames that are still in the switch, once.
+        assert sorted(arrived) == sorted(wanted), (turn, len(arrived), len(wanted), arrived[:1], wanted[:1])
         if n >= len(all_frames):
             return turn
     raise AssertionError(f"filters forwarded {n} of {len(all_frames)} frames")
@@ -95,7 +99,7 @@ def scenario_established_connections(lab):
         there = [datagram(5002, 5001, b"%06d" % n * 10, ipv6=ipv6) for n in range(300)]
         back = [datagram(5001, 5002, b"%06d" % n * 10, source="b", target="a", ipv6=ipv6) for n in range(300)]
         talk(p, there[0], back[0], "sport=5002 dport=5001")
-        matches = ["table=0,ip" if not ipv6 else "table=0,ipv6", "table=1,ct_state=+trk+est,in_port=1", "table=1,ct_state=+trk+est+rpl,in_port=2"]
+        matches = [f"table=0,{kind}", "table=1,ct_state=+trk+est,in_port=1", "table=1,ct_state=+trk+est+rpl,in_port=2"]
         first = [counts(p, match) for match in matches]
         n, m = by_filters(p, "a", there, "b", there), by_filters(p, "b", back, "a", back)
         p.tell(f"{kind}: 300 frames each way by filters, sent {n} and {m} times")
@@ -125,6 +129,7 @@ def scenario_translated_connections(lab):
     p.run(f"ip -n b neigh replace 10.9.0.240 lladdr {MACS['a']} dev eth0")
     flows(p, "priority=10,arp,actions=NORMAL", "priority=0,actions=drop",
           "priority=20,ip,ct_state=-trk,actions=ct(table=1,zone=5,nat)",
+          "priority=21,udp,ct_state=-trk,actions=ct(table=1,zone=5,nat)",
           "table=1,priority=20,ct_state=+trk+est,in_port=1,ip,actions=dec_ttl,output:2",
           "table=1,priority=20,ct_state=+trk+est+rpl,in_port=2,ip,actions=output:1",
           "table=1,priority=10,ct_state=+trk+new,in_port=1,ip,actions=ct(commit,zone=5,nat(src=10.9.0.240)),dec_ttl,output:2")
@@ -133,14 +138,14 @@ def scenario_translated_connections(lab):
     back = [datagram(5001, 5002, b"%06d" % n * 10, source="b", target="outside") for n in range(300)]
     wanted_back = [datagram(5001, 5002, b"%06d" % n * 10, source="b", target="a") for n in range(300)]
     talk(p, there[0], back[0], "sport=5002 dport=5001")
-    first = counts(p, "table=0,ip"), counts(p, "table=1,ct_state=+trk+est,in_port=1")
+    first = counts(p, "table=0,udp"), counts(p, "table=1,ct_state=+trk+est,in_port=1")
     n, m = by_filters(p, "a", there, "b", wanted), by_filters(p, "b", back, "a", wanted_back)
     # Each of these needs a flow of its own in the second stage.
     odd = [datagram(5002, 5001, b"%06d" % n * 10, ttl=ttl) for n, ttl in enumerate(range(65, 165))]
     odd_wanted = [datagram(5002, 5001, b"%06d" % n * 10, source="outside", ttl=ttl - 1) for n, ttl in enumerate(range(65, 165))]
     arrived = sent(p, "a", odd, "b")
     assert sorted(arrived) == sorted(odd_wanted), (len(arrived), arrived[:1], odd_wanted[:1])
-    last = counts(p, "table=0,ip"), counts(p, "table=1,ct_state=+trk+est,in_port=1")
+    last = counts(p, "table=0,udp"), counts(p, "table=1,ct_state=+trk+est,in_port=1")
     more = [b[0] - a[0] for a, b in zip(first, last)]
     p.tell(f"300 frames each way by filters, sent {n} and {m} times, and {len(odd)} that find no filter in the second stage")
     assert more == [300 * (n + m) + 100, 300 * n + 100], (more, n, m)

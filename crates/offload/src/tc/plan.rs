@@ -45,7 +45,7 @@ pub(super) struct Tracked {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Undo {
     /// Steps, of packets with these headers.
-    Rewrites(KnownHeaders, Box<[Op]>),
+    Rewrites(Box<KnownHeaders>, Box<[Op]>),
     /// Translation in this zone.
     Nat(u16),
 }
@@ -79,7 +79,7 @@ impl PathState {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Step {
     /// Steps, of packets with these headers.
-    Ops(KnownHeaders, Vec<Op>),
+    Ops(Box<KnownHeaders>, Vec<Op>),
     /// Lookup in this zone of the switch.
     Track { zone: u16, nat: bool },
 }
@@ -95,7 +95,7 @@ pub(super) struct Plan {
     pub(super) next: Option<(u32, PathState)>,
 }
 
-/// What a rule matches, without connections.
+/// The fields that a rule matches on, without connections.
 fn match_of(rule: &Rule) -> KnownHeaders {
     KnownHeaders {
         key: rule.key,
@@ -111,7 +111,7 @@ fn both(a: (u32, u32), b: (u32, u32)) -> Option<(u32, u32)> {
 /// Whether a rule can have packets of established connections, or untracked ones.
 ///
 /// # Errors
-/// It cannot.
+/// The rule has neither.
 pub(super) fn can_be_established(rule: &Rule) -> Result<(), Why> {
     let (k, m) = (rule.key.ct_state, rule.mask.ct_state);
     let tracked = k & m & TRK != 0;
@@ -184,12 +184,12 @@ impl Walk {
         if ops.is_empty() {
             return;
         }
-        self.steps.push(Step::Ops(before, ops));
+        self.steps.push(Step::Ops(Box::new(before), ops));
         let now = self.now;
         self.undo = self.undo.take().and_then(|mut all| {
             let restore = restore?;
             if !restore.is_empty() {
-                all.insert(0, Undo::Rewrites(now, restore.into()));
+                all.insert(0, Undo::Rewrites(Box::new(now), restore.into()));
             }
             Some(all)
         });

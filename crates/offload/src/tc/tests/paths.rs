@@ -29,7 +29,7 @@ fn zones(zone: u16) -> KernelZones {
     }
 }
 
-/// What `ct` found: the zone, and the entry with the direction.
+/// The result of `ct`: the zone, and the entry with the direction.
 type Lookup<'a> = Option<(u16, Option<(&'a Established, bool)>)>;
 
 /// A model of the kernel: its connections, and filters of these rules.
