@@ -3,11 +3,12 @@
 //! `udp_blast send ADDRESS:PORT SECONDS BYTES` prints the number of datagrams that the kernel accepted.
 //! `udp_blast sink ADDRESS:PORT` binds and sleeps until it is ended. The receiver's device counts the frames,
 //! the full socket buffer drops them cheaply, and no ICMP error goes back. `udp_blast spread ADDRESS:PORT
-//! SECONDS BYTES FLOWS` makes FLOWS flows: it sends from up to 1,000 source ports in turn to consecutive
-//! destination ports from PORT on. `udp_blast sinks ADDRESS:PORT FLOWS` holds sockets open for them.
-//! `udp_blast echo ADDRESS:PORT` returns each datagram. `udp_blast ping ADDRESS:PORT SECONDS RATE` sends RATE
-//! requests a second to it, and sleeps between them. It prints the number of replies, and p50 and p99 of one
-//! way (half of a round trip) in microseconds. Standard library only, so that plain `rustc -O` builds it.
+//! SECONDS BYTES FLOWS` makes FLOWS flows: it sends from up to 1,000 source ports (10,000 and up) in turn to
+//! consecutive destination ports from PORT on. A second run sends the same flows. `udp_blast sinks
+//! ADDRESS:PORT FLOWS` holds sockets open for them. `udp_blast echo ADDRESS:PORT` returns each datagram.
+//! `udp_blast ping ADDRESS:PORT SECONDS RATE` sends RATE requests a second to it, and sleeps between them. It
+//! prints the number of replies, and p50 and p99 of one way (half of a round trip) in microseconds. Standard
+//! library only, so that plain `rustc -O` builds it.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ const BATCH: u64 = 64;
 const LOST: Duration = Duration::from_millis(200);
 /// Ports that a spread load is sent from.
 const SOURCES: usize = 1000;
+const FIRST_SOURCE: u16 = 10_000;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -45,7 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let to: SocketAddr = to.parse()?;
             let flows: usize = flows.parse()?;
             let sockets: Vec<UdpSocket> =
-                (0..flows.clamp(1, SOURCES)).map(|_| UdpSocket::bind("0.0.0.0:0")).collect::<Result<_, _>>()?;
+                (FIRST_SOURCE..).take(flows.clamp(1, SOURCES)).map(|port| UdpSocket::bind(("0.0.0.0", port))).collect::<Result<_, _>>()?;
             let payload = vec![0x5a; bytes.parse()?];
             let end = Instant::now() + Duration::from_secs_f64(seconds.parse()?);
             let (mut sent, mut n) = (0_u64, 0_usize);

@@ -10,7 +10,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const SOURCES: [&str; 2] = ["bpf/classifier.bpf.c", "bpf/marks.bpf.c"];
+const SOURCES: [&str; 3] = ["bpf/classifier.bpf.c", "bpf/marks.bpf.c", "bpf/tunnels.bpf.c"];
 
 /// Writes the assertions that `bpf/maps.h` includes.
 fn write_layout_check(dir: &Path) {

@@ -756,6 +756,10 @@ def scenario_settings_that_make_no_sense(lab):
     pair.ping()
     pair.sw.vsctl("del-port", "br0", "bond0")
     lab.net.no_ping(pair.a, "10.1.0.2")
+    # A bond none of whose devices exists is gone with its port.
+    pair.sw.vsctl("add-bond", "br0", "bond1", "none0", "none1")
+    pair.sw.vsctl("del-port", "br0", "bond1")
+    assert pair.sw.appctl("bond/list") == "bond\ttype\trecircID\tmembers\n"
 
 
 if __name__ == "__main__":

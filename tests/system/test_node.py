@@ -213,6 +213,10 @@ def scenario_cards(lab):
     assert re.search(r"RX:\s+2\n", queues()), queues()
     assert machine.node("apply") == "nothing to do\n" and "differs" not in machine.node("status")
     wait_for("an answer", lambda: lab.net.ping(machine.peer, "10.1.0.1", count=1, lossless=False))
+    # An apply that fails goes back to the one before, and undo still to what was before both.
+    machine.describe("[[nic]]\nname = 'card0'\nqueues = 3\nxdp_mode = 'generic'\n", check=None)
+    out = machine.node("apply", check=1)
+    assert "all is as it was" in out and re.search(r"RX:\s+2\n", queues()), (out, queues())
     machine.node("undo")
     assert (machine.seen("nic0"), machine.database(), queues()) == (before, database, first)
     for text, words in (("[[nic]]\nname = 'card0'\nqueues = 99\n", "queues of card0"), ("[[pci]]\naddress = '5:0'\ndriver = 'x'\n", "not an address"),

@@ -32,7 +32,7 @@ ELSEWHERE = {
     "multicast": "tests/system/test_multicast.py",
     "migration": "tests/system/test_migration.py",
     "measuring": "tests/system/test_measure.py", "measuring-errors": None, "nic": "tests/system/test_nic.py",
-    "nic-sharing": "tests/system/test_nic.py", "nic-hardware": "tests/lab/guests/nic.py", "node": "tests/system/test_node.py",
+    "nic-memory": None, "nic-sharing": "tests/system/test_nic.py", "nic-hardware": "tests/lab/guests/nic.py", "node": "tests/system/test_node.py",
     "kernel-conntrack": "tests/system/test_kernel_conntrack.py", "packet-marks": "tests/system/test_marks.py",
     "offload": "tests/system/test_offload.py", "offload-inside": None, "offload-tunnels": None,
     "offload-tc": "tests/lab/guests/flower.py", "offload-tc-connections": "tests/lab/guests/flower_conns.py",

@@ -244,4 +244,6 @@ pub struct QueueView {
     pub core: Option<usize>,
     /// Part of that worker's last minute; `None`: not known yet.
     pub percent: Option<f64>,
+    /// NUMA node of the port's device or guest, if it is known.
+    pub numa: Option<u32>,
 }

@@ -1,5 +1,6 @@
 //! The machine's description: a TOML file. `docs/node.md` is its schema.
 
+use crate::eswitch::{ENCAPS, MODES};
 use anyhow::{Context, Result, bail, ensure};
 use heddle_sys::names::{is_absolute, is_device, is_plain};
 use serde::Deserialize;
@@ -83,7 +84,13 @@ pub(crate) struct Pci {
     /// `0000:05:00.0`.
     pub(crate) address: String,
     /// The driver that gets the device.
-    pub(crate) driver: String,
+    pub(crate) driver: Option<String>,
+    /// The number of its virtual functions.
+    pub(crate) virtual_functions: Option<u32>,
+    /// Mode of its eswitch.
+    pub(crate) eswitch_mode: Option<String>,
+    /// `encap-mode` of its eswitch: whether it knows tunnels.
+    pub(crate) eswitch_encap: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -114,7 +121,11 @@ impl Conf {
     }
 
     fn parse(text: &str) -> Result<Self> {
-        let conf: Self = toml::from_str(text)?;
+        let mut conf: Self = toml::from_str(text)?;
+        // /sys and devlink write them in lower case.
+        conf.pci
+            .iter_mut()
+            .for_each(|pci| pci.address.make_ascii_lowercase());
         let devices = conf
             .bridge
             .iter()
@@ -136,11 +147,7 @@ impl Conf {
                 parts.eq([(4, true), (2, true), (2, true), (1, true)]),
                 "{address:?} is not an address of a PCI device such as 0000:05:00.0"
             );
-            ensure!(
-                is_plain(&pci.driver),
-                "{:?} is not a name of a driver (letters, digits, _ . -)",
-                pci.driver
-            );
+            pci.check()?;
         }
         for module in &conf.modules {
             ensure!(
@@ -177,7 +184,7 @@ impl Conf {
             let address = &pci.address;
             let before = self.pci.iter().take(n);
             ensure!(
-                before.clone().all(|p| !p.address.eq_ignore_ascii_case(address)),
+                before.clone().all(|p| p.address != *address),
                 "there are two [[pci]] for {address}"
             );
         }
@@ -220,6 +227,32 @@ impl Conf {
                 "xdp_mode of nic {name}: it is for port_type afxdp"
             );
         }
+        Ok(())
+    }
+}
+
+impl Pci {
+    fn check(&self) -> Result<()> {
+        let address = &self.address;
+        if let Some(driver) = &self.driver {
+            ensure!(
+                is_plain(driver),
+                "{driver:?} is not a name of a driver (letters, digits, _ . -)"
+            );
+        }
+        let modes = [
+            ("eswitch_mode", &self.eswitch_mode, MODES),
+            ("eswitch_encap", &self.eswitch_encap, ENCAPS),
+        ];
+        for (key, mode, all) in modes {
+            let known = mode.as_deref().is_none_or(|mode| all.contains(&mode));
+            ensure!(known, "{key} of {address}: expected {}", all.join(" or "));
+        }
+        let any = self.driver.is_some() || self.virtual_functions.is_some();
+        ensure!(
+            any || self.eswitch_mode.is_some() || self.eswitch_encap.is_some(),
+            "[[pci]] {address}: it has no setting"
+        );
         Ok(())
     }
 }
@@ -332,7 +365,19 @@ mod tests {
             ("[[nic]]\nname = 'e'\nirq_cores = ''", "not a list of processors"),
             (
                 "[[pci]]\naddress = '0000:0a:00.0'\ndriver = 'x'\n[[pci]]\naddress = '0000:0A:00.0'\ndriver = 'y'",
-                "two [[pci]] for 0000:0A:00.0",
+                "two [[pci]] for 0000:0a:00.0",
+            ),
+            (
+                "[[pci]]\naddress = '0000:0a:00.0'\neswitch_mode = 'on'",
+                "eswitch_mode of 0000:0a:00.0: expected legacy or switchdev",
+            ),
+            (
+                "[[pci]]\naddress = '0000:0a:00.0'\neswitch_encap = 'yes'",
+                "expected none or basic",
+            ),
+            (
+                "[[pci]]\naddress = '0000:0a:00.0'",
+                "[[pci]] 0000:0a:00.0: it has no setting",
             ),
             ("[", ""),
         ] {

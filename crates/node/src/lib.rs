@@ -12,6 +12,7 @@ mod bridge;
 mod check;
 mod conf;
 mod db;
+mod eswitch;
 mod files;
 mod interrupts;
 mod pci;
@@ -31,6 +32,15 @@ use std::time::Duration;
 pub const DEFAULT_FILE: &str = "/etc/heddle/node.toml";
 /// Default path of the values before the first change.
 pub const DEFAULT_STATE: &str = "/var/lib/heddle/node.json";
+
+/// A change that was begun.
+struct Change {
+    target: Target,
+    /// Value before; `None`: not set.
+    before: Option<String>,
+    /// The value is that before the first apply: it need not be known any more once it is set back.
+    forget: bool,
+}
 
 /// A machine and its description.
 pub struct Node {
@@ -65,15 +75,15 @@ impl Node {
     /// Settings that differ: each target with its wanted value, and its present value.
     fn differences(&mut self) -> Result<Vec<(Wanted, Option<String>)>> {
         let mut all = Vec::new();
-        // A driver that has yet to get its device makes the network device.
+        // A driver that has yet to get its device makes the network device. So do functions and modes.
         let mut comes = false;
         for (target, value) in wanted(&self.conf)? {
             if !target.is_possible() && !comes {
-                bail!("{target}: there is no such device");
+                bail!("{target}: {}", target.why_impossible());
             }
             let now = self.now(&target)?;
             if now != value {
-                comes |= matches!(target, Target::Driver(_));
+                comes |= target.makes_devices();
                 all.push(((target, value), now));
             }
         }
@@ -125,7 +135,7 @@ impl Node {
             differs += usize::from(!replies);
             print_step(&format!(
                 "{mark} check address {check}: {}",
-                if replies { "answers" } else { "no answer" }
+                if replies { "replies" } else { "no reply" }
             ));
         }
         match differs {
@@ -155,7 +165,7 @@ impl Node {
         }
         // The terminal may hang up when the address moves.
         Signals::hold(&[Signal::HUP, Signal::INT, Signal::TERM]).context("signals")?;
-        let mut done: Vec<(Target, Option<String>)> = Vec::new();
+        let mut done = Vec::new();
         let mut outcome = Ok(());
         for stage in 0..STAGES {
             outcome = self.apply_stage(stage, &mut done);
@@ -178,7 +188,7 @@ impl Node {
     }
 
     /// Makes the settings of a stage, and adds each one to `done` before.
-    fn apply_stage(&mut self, stage: usize, done: &mut Vec<(Target, Option<String>)>) -> Result<()> {
+    fn apply_stage(&mut self, stage: usize, done: &mut Vec<Change>) -> Result<()> {
         for ((target, value), now) in self.differences()? {
             if target.stage() != stage {
                 continue;
@@ -188,8 +198,12 @@ impl Node {
                 shown(now.as_deref()),
                 shown(value.as_deref())
             ));
-            done.push((target.clone(), now.clone()));
-            self.state.note(&target, now)?;
+            let forget = self.state.note(&target, now.clone())?;
+            done.push(Change {
+                target: target.clone(),
+                before: now,
+                forget,
+            });
             self.machine.set(&target, value.as_deref())?;
             if target.has_to_be_checked() {
                 let now = self.machine.get(&target)?;
@@ -205,19 +219,27 @@ impl Node {
         Ok(())
     }
 
-    fn take_back(&mut self, entries: impl Iterator<Item = (Target, Option<String>)>) -> Result<()> {
+    /// Sets changes back. The value before the first apply stays known, unless the change was the first one.
+    fn take_back(&mut self, changes: impl Iterator<Item = Change>) -> Result<()> {
         let mut first = Ok(());
-        for (target, before) in entries {
+        for Change {
+            target,
+            before,
+            forget,
+        } in changes
+        {
             // A new connection, since the old one may be the cause of the failure.
             let mut machine = Machine::new(&self.conf.database);
             let done = match target.has_gone() {
                 true => Ok(()),
                 false => machine.set(&target, before.as_deref()),
             };
-            match done
-                .with_context(|| target.to_string())
-                .and_then(|()| self.state.forget(&target))
-            {
+            let done = done.with_context(|| target.to_string());
+            let done = match forget {
+                true => done.and_then(|()| self.state.forget(&target)),
+                false => done,
+            };
+            match done {
                 Ok(()) => print_step(&format!("{target}: {}", shown(before.as_deref()))),
                 Err(e) if first.is_ok() => first = Err(e),
                 Err(_) => {}
@@ -238,6 +260,10 @@ impl Node {
             return Ok(());
         }
         Signals::hold(&[Signal::HUP, Signal::INT, Signal::TERM]).context("signals")?;
-        node.take_back(entries.into_iter().rev().map(|e| (e.target, e.before)))
+        node.take_back(entries.into_iter().rev().map(|e| Change {
+            target: e.target,
+            before: e.before,
+            forget: true,
+        }))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::conf::{Conf, mask};
 use crate::db::Db;
+use crate::eswitch::{Eswitch, cards};
 use crate::files::{entries, plain};
 use anyhow::{Context, Result, bail};
 use heddle_sys::LinkCtl;
@@ -22,6 +23,12 @@ pub(crate) enum Target {
     OtherConfig(String),
     /// The driver of a PCI device.
     Driver(String),
+    /// The number of virtual functions of a PCI device.
+    Functions(String),
+    /// The mode of a PCI device's eswitch.
+    EswitchMode(String),
+    /// Whether that eswitch knows tunnels.
+    EswitchEncap(String),
     /// The number of a device's queues.
     Queues(String),
     /// The processors that take a device's interrupts ([`crate::interrupts`]).
@@ -61,6 +68,9 @@ impl std::fmt::Display for Target {
             Self::File(path) => write!(f, "{}", path.display()),
             Self::OtherConfig(key) => write!(f, "other_config:{key}"),
             Self::Driver(address) => write!(f, "driver of {address}"),
+            Self::Functions(address) => write!(f, "virtual functions of {address}"),
+            Self::EswitchMode(address) => write!(f, "eswitch mode of {address}"),
+            Self::EswitchEncap(address) => write!(f, "eswitch encap-mode of {address}"),
             Self::Queues(name) => write!(f, "queues of {name}"),
             Self::Interrupts(name) => write!(f, "processors of {name}'s interrupts"),
             Self::PortType(name) => write!(f, "type of port {name}"),
@@ -73,33 +83,57 @@ impl std::fmt::Display for Target {
 }
 
 /// The number of [`Target::stage`]s.
-pub(crate) const STAGES: usize = 3;
+pub(crate) const STAGES: usize = 4;
 
 impl Target {
-    /// Settings are made in stages, and read anew before each one: a driver makes devices, and a number of
-    /// queues makes queues and interrupts.
+    /// Settings are made in stages, and read anew before each one. A driver makes devices, a mode makes
+    /// representors, and a number of queues makes queues and interrupts.
     pub(crate) fn stage(&self) -> usize {
         match self {
             Self::Module(_) | Self::Driver(_) => 0,
-            Self::Queues(_) | Self::RxRing(_) | Self::TxRing(_) => 1,
+            Self::Functions(_) | Self::EswitchMode(_) | Self::EswitchEncap(_) => 1,
+            Self::Queues(_) | Self::RxRing(_) | Self::TxRing(_) => 2,
             Self::File(_)
             | Self::Interrupts(_)
             | Self::OtherConfig(_)
             | Self::PortType(_)
             | Self::XdpMode(_)
-            | Self::Bridge { .. } => 2,
+            | Self::Bridge { .. } => 3,
         }
     }
 
-    /// Whether the network device of the target is there, if it has one.
+    /// Whether the network device of the target is there, if it has one, or a driver has the card.
     pub(crate) fn is_possible(&self) -> bool {
         let there = |name: &String| Path::new("/sys/class/net").join(name).exists();
-        self.device().is_none_or(there)
+        self.device().is_none_or(there) && self.card().is_none_or(|address| cards().has_driver(address))
+    }
+
+    /// The reason if it is not possible.
+    pub(crate) fn why_impossible(&self) -> &'static str {
+        match self.card() {
+            Some(_) => "no driver is bound to such a device",
+            None => "there is no such device",
+        }
+    }
+
+    /// Whether a change may make network devices.
+    pub(crate) fn makes_devices(&self) -> bool {
+        matches!(self, Self::Driver(_) | Self::Functions(_) | Self::EswitchMode(_))
     }
 
     /// Whether the kernel may set another value than the wanted one without an error.
     pub(crate) fn has_to_be_checked(&self) -> bool {
-        self.device().is_some()
+        self.device().is_some() || self.card().is_some()
+    }
+
+    /// PCI address of the card whose driver has the setting.
+    fn card(&self) -> Option<&String> {
+        match self {
+            Self::Functions(address) | Self::EswitchMode(address) | Self::EswitchEncap(address) => {
+                Some(address)
+            }
+            _ => None,
+        }
     }
 
     fn device(&self) -> Option<&String> {
@@ -134,7 +168,19 @@ pub(crate) fn wanted(conf: &Conf) -> Result<Vec<Wanted>> {
     }
     // A device has a name only with its driver.
     for pci in &conf.pci {
-        want(Target::Driver(pci.address.clone()), pci.driver.clone());
+        let address = || pci.address.clone();
+        if let Some(driver) = &pci.driver {
+            want(Target::Driver(address()), driver.clone());
+        }
+        if let Some(encap) = &pci.eswitch_encap {
+            want(Target::EswitchEncap(address()), encap.clone());
+        }
+        if let Some(mode) = &pci.eswitch_mode {
+            want(Target::EswitchMode(address()), mode.clone());
+        }
+        if let Some(n) = pci.virtual_functions {
+            want(Target::Functions(address()), n.to_string());
+        }
     }
     for nic in &conf.nic {
         if let Some(n) = nic.queues {
@@ -278,6 +324,9 @@ impl Machine {
             },
             Target::OtherConfig(key) => self.db()?.other_config(key)?,
             Target::Driver(address) => crate::pci::driver(address)?,
+            Target::Functions(address) => Some(cards().functions(address)?.to_string()),
+            Target::EswitchMode(address) => Some(cards().eswitch(address, Eswitch::Mode)?),
+            Target::EswitchEncap(address) => Some(cards().eswitch(address, Eswitch::Encap)?),
             Target::Queues(name) => LinkCtl::new()?.rx_queues(name).map(|n| n.to_string()),
             Target::Interrupts(name) => crate::interrupts::processors(name)?,
             Target::PortType(name) => self.db()?.interface_type(name)?,
@@ -315,6 +364,13 @@ impl Machine {
             (Target::File(_), None) => Ok(()),
             (Target::OtherConfig(key), value) => self.db()?.set_other_config(key, value),
             (Target::Driver(address), driver) => crate::pci::set_driver(address, driver),
+            (Target::Functions(_) | Target::EswitchMode(_) | Target::EswitchEncap(_), None) => Ok(()),
+            (Target::Functions(address), Some(_)) => {
+                let n = number().context("no number")?;
+                cards().set_functions(address, n)
+            }
+            (Target::EswitchMode(address), Some(mode)) => cards().set_eswitch(address, Eswitch::Mode, mode),
+            (Target::EswitchEncap(address), Some(mode)) => cards().set_eswitch(address, Eswitch::Encap, mode),
             (Target::Queues(name), Some(_)) => {
                 let n = number().context("no number")?;
                 LinkCtl::new()?

@@ -34,16 +34,17 @@ impl SavedValues {
         })
     }
 
-    /// Notes the present value of a target. An earlier note is kept.
-    pub(crate) fn note(&mut self, target: &Target, before: Option<String>) -> Result<()> {
+    /// Notes the present value of a target. An earlier note is kept; then the result is `false`.
+    pub(crate) fn note(&mut self, target: &Target, before: Option<String>) -> Result<bool> {
         if self.entries.iter().any(|e| e.target == *target) {
-            return Ok(());
+            return Ok(false);
         }
         self.entries.push(SavedValue {
             target: target.clone(),
             before,
         });
-        self.save()
+        self.save()?;
+        Ok(true)
     }
 
     /// Forgets a change that was undone.
@@ -85,9 +86,9 @@ mod tests {
         let path = dir.path().join("deep/state.json");
         let (a, b) = (Target::OtherConfig("a".into()), Target::Module("m".into()));
         let mut state = SavedValues::open(&path).unwrap();
-        state.note(&a, Some("1".into())).unwrap();
-        state.note(&b, None).unwrap();
-        state.note(&a, Some("2".into())).unwrap();
+        assert!(state.note(&a, Some("1".into())).unwrap());
+        assert!(state.note(&b, None).unwrap());
+        assert!(!state.note(&a, Some("2".into())).unwrap());
         let mut again = SavedValues::open(&path).unwrap();
         assert_eq!(again.entries, state.entries);
         assert_eq!(

@@ -121,6 +121,10 @@ pub trait Backend: Send {
     fn served_ports(&self) -> Vec<(String, String)> {
         Vec::new()
     }
+    /// A remark about an installed flow, for people.
+    fn note(&self, _at: Handle) -> Option<String> {
+        None
+    }
     /// Removes the devices that were made for this process, which is about to end. Flows stay.
     fn remove_devices(&mut self) {}
     /// Takes everything out and lets go of all ports.

@@ -12,7 +12,8 @@ use crate::conns::{Conns, zones};
 use crate::policy::Weight;
 use crate::{Backend, Handle, Op, Policy, PortLink, Rule, Why};
 use heddle_conntrack::Conntrack;
-use heddle_datapath_api::{FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
+use heddle_datapath_api::{Action, FlowCounts, FlowId, FlowObserver, ObservedFlow, PortCounts, PortNo};
+use heddle_flow::{FlowKey, FlowMask};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -202,6 +203,19 @@ impl Offload {
     /// The offload state of a flow.
     pub fn explain(&self, id: FlowId) -> Explained {
         self.0.lock().explain(id)
+    }
+    /// The back end's remark about a flow that it has, for people.
+    pub fn note(&self, key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Option<String> {
+        let wanted = Rule::new(key, mask, actions).ok()?;
+        let inner = self.0.lock();
+        let is_it = |r: &Record| {
+            let same = |rule: &Rule| {
+                (rule.in_port, rule.key, rule.mask) == (wanted.in_port, wanted.key, wanted.mask)
+            };
+            r.waits.is_none() && r.rule.as_ref().is_ok_and(|rule| same(rule))
+        };
+        let at = inner.records.iter().position(|r| r.as_ref().is_some_and(is_it))?;
+        inner.backend.note(Handle::try_from(at).ok()?)
     }
     /// Name and counters of the back end, with the numbers of this module.
     pub fn stats(&self) -> (&'static str, Stats, Vec<(String, u64)>) {

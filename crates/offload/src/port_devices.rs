@@ -30,6 +30,7 @@ impl From<&PortLink> for PortDevice {
 pub(crate) struct PortDevices {
     ports: HashMap<PortNo, PortDevice>,
     marked: Vec<u32>,
+    marked_ports: Vec<PortNo>,
 }
 
 impl PortDevices {
@@ -47,6 +48,10 @@ impl PortDevices {
     /// Marks a device: [`Self::set`] returns its ports next time.
     pub(crate) fn mark(&mut self, ifindex: u32) {
         self.marked.push(ifindex);
+    }
+    /// Marks a port, which may have no device: [`Self::set`] returns it next time.
+    pub(crate) fn mark_port(&mut self, no: PortNo) {
+        self.marked_ports.push(no);
     }
     /// Whether a device is marked.
     pub(crate) fn is_marked(&self, ifindex: u32) -> bool {
@@ -69,6 +74,7 @@ impl PortDevices {
         for ifindex in std::mem::take(&mut self.marked) {
             changed.extend(self.ports_of(ifindex));
         }
+        changed.append(&mut self.marked_ports);
         changed.sort_unstable();
         changed.dedup();
         changed

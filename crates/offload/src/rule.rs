@@ -43,6 +43,9 @@ pub const TUN_OPTION: u8 = 1;
 pub const TUN_CSUM: u8 = 2;
 /// Set in [`Headers::tun_flags`] of a packet whose tunnel had IPv6 outside.
 pub const TUN_IPV6: u8 = 4;
+/// Set in the mask of [`Headers::tun_flags`] if the flow matches on a field that recognised packets do not
+/// have. These fields are the flag of control packets, and options that are not known.
+pub const TUN_OTHER: u8 = 8;
 /// Maximum bytes of outer headers: Geneve with seven words of options over IPv4, with two over IPv6.
 pub const MAX_OUTER: usize = 80;
 
@@ -95,7 +98,7 @@ pub struct Headers {
     pub tun_tos: u8,
     /// Outer time to live.
     pub tun_ttl: u8,
-    /// [`TUN_OPTION`], [`TUN_CSUM`], [`TUN_IPV6`].
+    /// [`TUN_OPTION`], [`TUN_CSUM`], [`TUN_IPV6`]; in a mask also [`TUN_OTHER`].
     pub tun_flags: u8,
 }
 
@@ -296,6 +299,14 @@ impl Rule {
         })
     }
 
+    /// The step that ends a tunnel, if the rule is of outer packets.
+    pub fn decap(&self) -> Option<Decap> {
+        self.ops.iter().find_map(|op| match op {
+            Op::Decap(decap) => Some(*decap),
+            _ => None,
+        })
+    }
+
     /// Whether a GSO packet may go into its tunnel without the outer checksum that others have. IPv4 allows
     /// that, and over IPv6 the tunnel's configuration may allow it.
     pub fn may_lack_csum(&self) -> bool {
@@ -381,10 +392,16 @@ fn tunnel(v6: bool, key: &mut FlowKey, k: &mut Headers, km: &mut Headers, m: &Fl
     (k.tun_opt, km.tun_opt) = (first(&key.tun_metadata), first(&m.tun_metadata));
     key.tun_metadata[..4].fill(0);
     let has = |present: u64| if present & 1 != 0 { TUN_OPTION } else { 0 };
-    let csum = |flags: u16| if flags & tun_flag::CSUM != 0 { TUN_CSUM } else { 0 };
+    let csum = |flags: u16| {
+        if flags & tun_flag::CSUM != 0 { TUN_CSUM } else { 0 }
+    };
     // The family always counts: addresses of both families are in the same field.
     k.tun_flags = has(key.tun_present) | csum(flags) | if v6 { TUN_IPV6 } else { 0 };
     km.tun_flags = has(m.tun_present) | csum(m.tun_flags) | TUN_IPV6;
+    let options = m.tun_present & !1 != 0 || m.tun_metadata[4..].iter().any(|b| *b != 0);
+    if options || m.tun_flags & tun_flag::OAM != 0 {
+        km.tun_flags |= TUN_OTHER;
+    }
     key.tun_present &= !1;
     Ok(())
 }

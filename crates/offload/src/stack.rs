@@ -157,6 +157,9 @@ impl Backend for Stack {
     fn served_ports(&self) -> Vec<(String, String)> {
         self.all.iter().flat_map(|b| b.served_ports()).collect()
     }
+    fn note(&self, at: Handle) -> Option<String> {
+        self.all.get(*self.backend_of.get(&at)?)?.note(at)
+    }
     fn remove_devices(&mut self) {
         self.all.iter_mut().for_each(|b| b.remove_devices());
     }

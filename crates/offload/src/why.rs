@@ -41,6 +41,8 @@ pub enum Why {
     InternalPort,
     /// The network card refused it, and the kernel alone is slower than another back end.
     NotInCard,
+    /// The network card counted no packet while it had the flow, and packets came again afterwards.
+    NotCounted,
     /// An output has a smaller MTU than the input port, and the back end does not compare lengths.
     Mtu,
     /// A capture is under way, and sees packets of workers only.
@@ -79,6 +81,7 @@ impl fmt::Display for Why {
             Why::OutPort => "an output port is not offloaded",
             Why::InternalPort => "its input or output is an internal port, which tc does not serve",
             Why::NotInCard => "the network card did not take it",
+            Why::NotCounted => "the network card counted none of its packets, and may have dropped them",
             Why::Mtu => "an output has a smaller MTU than its input port",
             Why::Paused => "a capture is under way, which sees packets of workers",
             Why::Full => "the back end is full of heavier flows",

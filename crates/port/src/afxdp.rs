@@ -28,7 +28,7 @@ use device::Device;
 use heddle_sys::QueueCounts;
 use heddle_sys::device_programs::DevicePrograms;
 use heddle_sys::link::{LRO, RX_VLAN};
-use heddle_xsk::{MAX_QUEUES, PassItem};
+use heddle_xsk::{MAX_QUEUES, PassItem, Queue};
 use options::Options;
 use parking_lot::Mutex;
 use queues::{AfxdpRx, AfxdpTx, Senders};
@@ -37,6 +37,8 @@ use std::sync::Arc;
 
 /// Key of `Interface.status` that lists the packets for the host's stack.
 const XDP_PASS: &str = "heddle-xdp-pass";
+/// Key of `Interface.status`: the number of receive queues whose packets the host's stack gets.
+const QUEUES_OF_HOST: &str = "xdp-queues-of-host";
 /// The option that names the device of a `dpdk` port.
 const DEVARGS: &str = "dpdk-devargs";
 
@@ -77,6 +79,8 @@ struct PortState {
     turned_off: u32,
     /// The number of queues that the device had, if it was changed.
     queues_before: Option<u32>,
+    /// The number of queues that the device has.
+    queues_there: Option<u32>,
 }
 
 impl AfxdpPort {
@@ -144,6 +148,7 @@ impl AfxdpPort {
                 failed_n: 0,
                 turned_off: 0,
                 queues_before: None,
+                queues_there: None,
             }),
             senders: Arc::default(),
             rates: Arc::default(),
@@ -161,8 +166,9 @@ impl AfxdpPort {
 }
 
 /// Keys of `Interface.status` that are made anew each time.
-const STATUS_KEYS: [&str; 7] = [
+const STATUS_KEYS: [&str; 8] = [
     "xdp-mode",
+    QUEUES_OF_HOST,
     "tx-steering",
     XDP_PASS,
     "heddle-backend",
@@ -217,6 +223,7 @@ impl Port for AfxdpPort {
         Ok(())
     }
     fn status(&self) -> PortStatus {
+        Queue::tidy_up();
         let mut state = self.state.lock();
         let mut now = self.netdev.read(&state.last);
         self.look_for_changes(&mut state, now.ifindex);
@@ -229,6 +236,9 @@ impl Port for AfxdpPort {
         let status = |key: &str, value: &str| (key.to_owned(), value.to_owned());
         now.extra
             .extend(state.device.as_ref().map(|d| status("xdp-mode", d.mode.name())));
+        let of_host = state.queues_of_host();
+        now.extra
+            .extend(of_host.map(|n| status(QUEUES_OF_HOST, &n.to_string())));
         now.extra.push(status("tx-steering", self.senders.steering()));
         let pass: Vec<_> = state.pass.iter().map(ToString::to_string).collect();
         now.extra.push(status(XDP_PASS, &pass.join(",")));

@@ -423,6 +423,12 @@ fn tap_queues_come_and_go() {
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
     let p = Packet::from_bytes(&frame);
     assert_eq!(late.tx(&mut Pool::new(1), &[&p, &p]).sent, 2);
+    // Each packet is counted, and none of a later burst is lost.
+    port.set_admin(false).unwrap();
+    let lost = late.tx(&mut Pool::new(1), &[&p, &p, &p]);
+    assert_eq!((lost.sent, lost.down), (0, 3));
+    port.set_admin(true).unwrap();
+    assert_eq!(late.tx(&mut Pool::new(1), &[&p, &p]).sent, 2);
 }
 
 fn drain(queue: &mut Box<dyn RxQueue>, pool: &mut Pool) -> Vec<Vec<u8>> {

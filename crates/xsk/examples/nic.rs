@@ -2,7 +2,7 @@
 //!
 //! * `nic send DEVICE BYTES SECONDS`: sends frames as fast as it can, and prints their number.
 //! * `nic forward DEVICE DEVICE`: moves frames between two devices until it is killed, and does nothing else.
-//!   A switch cannot be faster.
+//!   A switch cannot be faster. `forward-copy`: the devices share no memory, so each packet is copied.
 
 use heddle_packet::{BURST, Burst, Packet, Pool};
 use heddle_xsk::{Program, Queue, QueueConfig, Rx, Tx};
@@ -15,7 +15,8 @@ struct Device {
     _queue: Queue,
 }
 
-fn open(name: &str) -> Result<Device, String> {
+/// `room_for`: see [`QueueConfig::room_for`].
+fn open(name: &str, room_for: u32) -> Result<Device, String> {
     let text = |e: std::io::Error| format!("{name}: {e}");
     let link = heddle_sys::LinkCtl::new().map_err(text)?;
     let ifindex = link.ifindex(name).map_err(text)?;
@@ -29,6 +30,7 @@ fn open(name: &str) -> Result<Device, String> {
         zero_copy: false,
         checksums: true,
         need_wakeup: true,
+        room_for,
     };
     let (queue, rx, tx) = Queue::open(config).map_err(text)?;
     program.lead(0, &queue).map_err(|e| e.to_string())?;
@@ -73,17 +75,22 @@ fn main() -> Result<(), String> {
             let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{text}: {e}"));
             let bytes = usize::try_from(number(bytes)?).map_err(|e| e.to_string())?;
             let seconds = number(seconds)?;
-            println!("{}", send(&mut open(device)?, bytes, seconds));
+            println!("{}", send(&mut open(device, 1)?, bytes, seconds));
         }
-        ["forward", one, other] => {
-            let (mut one, mut other) = (open(one)?, open(other)?);
+        [how @ ("forward" | "forward-copy"), one, other] => {
+            let room_for = if *how == "forward" { 2 } else { 1 };
+            let (mut one, mut other) = (open(one, room_for)?, open(other, room_for)?);
             let mut pool = Pool::new(256);
             loop {
                 forward(&mut pool, &mut one.rx, &mut other.tx);
                 forward(&mut pool, &mut other.rx, &mut one.tx);
             }
         }
-        _ => return Err("usage: nic send DEVICE BYTES SECONDS | nic forward DEVICE DEVICE".into()),
+        _ => {
+            return Err(
+                "usage: nic send DEVICE BYTES SECONDS | nic forward|forward-copy DEVICE DEVICE".into(),
+            );
+        }
     }
     Ok(())
 }

@@ -11,8 +11,11 @@
 //! | completion | the kernel | a frame whose packet was sent |
 //!
 //! [`Rx`] has the fill and receive rings, [`Tx`] the others; each has frames of its own. A frame is in one
-//! place: with the kernel (in a ring or beneath it), lent to a packet, or in a free list. `tests.rs` checks
-//! that with a model of the kernel's side.
+//! place: with the kernel, lent to a packet, held by a sending half, or in a free list.
+//! `tests` checks that with a model of the kernel's side.
+//!
+//! Sockets of all devices of a NUMA node share their memory (`arena.rs`), so a received frame goes out by
+//! another device without a copy (`loans.rs`).
 //!
 //! [`Program`] is the XDP program that leads a device's packets to the sockets. It goes away with the
 //! process. [`PassItem`] names packets that it leaves to the host's stack.
@@ -22,6 +25,8 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods, clippy::disallowed_types))]
 #![allow(clippy::cast_possible_truncation)] // lengths and numbers of frames are below u32::MAX
 
+mod arena;
+mod loans;
 mod pass;
 mod program;
 mod queue;

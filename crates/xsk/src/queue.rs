@@ -1,18 +1,21 @@
 //! One queue of a device: its socket is opened, its rings are mapped, and it is bound.
 
+use crate::arena::{self, Arena, Kind, Part, QueueId};
 use crate::region::{FRAME, Region};
 use crate::ring::{Consumer, Layout, Producer};
 use crate::rx::Rx;
-use crate::socket::{Features, Socket};
+use crate::socket::{self, Features, Socket};
 use crate::tx::{METADATA, Tx};
+use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
-    XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpRingOffset, XdpUmemReg,
+    XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// The region has metadata in front of packets to be sent (Linux 6.11 wants the flag, 6.8 the length).
@@ -37,6 +40,18 @@ pub struct QueueConfig {
     pub checksums: bool,
     /// The kernel reports when it has to be called; otherwise it is called each time.
     pub need_wakeup: bool,
+    /// The number of such queues, of this and other devices, for which new memory has room. Sockets with
+    /// equal properties use it together, and move frames from one to the other without a copy.
+    pub room_for: u32,
+}
+
+impl QueueConfig {
+    fn id(&self) -> QueueId {
+        QueueId {
+            ifindex: self.ifindex,
+            queue: self.queue,
+        }
+    }
 }
 
 /// Packets and entries that the kernel lost, since the socket was opened.
@@ -70,16 +85,88 @@ impl Queue {
         let (many, one) = (SocketAddrXdpFlags::XDP_USE_SG, SocketAddrXdpFlags::empty());
         // Packets in several frames: Linux 6.6, and not every driver in zero-copy mode.
         Self::open_with(config, many).or_else(|e| match e.raw_os_error() {
-            Some(code) if code == rustix::io::Errno::BUSY.raw_os_error() => Err(e),
+            Some(code) if code == Errno::BUSY.raw_os_error() => Err(e),
             _ => Self::open_with(config, one),
         })
     }
 
     fn open_with(config: QueueConfig, sg: SocketAddrXdpFlags) -> io::Result<(Self, Rx, Tx)> {
-        let (received, sent) = (config.rx_frames, config.tx_frames);
-        let region = Arc::new(Region::new(received + sent, config.numa)?);
+        let kind = Kind {
+            node: config.numa,
+            zero_copy: config.zero_copy,
+            many_frames: !sg.is_empty(),
+            checksums: config.checksums,
+            need_wakeup: config.need_wakeup,
+        };
+        for arena in arena::of_kind(kind) {
+            match Self::share(config, &arena) {
+                Some(Err(e)) if e.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => return Err(e),
+                Some(Ok(opened)) => return Ok(opened),
+                // No room, or a kernel before Linux 5.10, or the kernel refuses that pair of devices.
+                _ => {}
+            }
+        }
+        let own = config.rx_frames + config.tx_frames;
+        let no_memory = [Errno::NOMEM, Errno::NOBUFS].map(Errno::raw_os_error);
+        Self::begin(config, kind, own * config.room_for.max(1)).or_else(|e| match e.raw_os_error() {
+            Some(code) if no_memory.contains(&code) => Self::begin(config, kind, own),
+            _ => Err(e),
+        })
+    }
+
+    /// Opens a socket with new memory of `frames` frames.
+    fn begin(config: QueueConfig, kind: Kind, frames: u32) -> io::Result<(Self, Rx, Tx)> {
+        let region = Arc::new(Region::new(frames, kind.node)?);
         let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let metadata = register(fd.as_fd(), &region, config.checksums)?;
+        let arena = Arena::new(kind, region, frames, metadata);
+        let part = arena.take(config.rx_frames, config.tx_frames, config.id());
+        let part = part.ok_or(io::ErrorKind::InvalidInput)?;
+        let (mode, wakeup, sg) = (
+            match kind.zero_copy {
+                true => SocketAddrXdpFlags::XDP_ZEROCOPY,
+                false => SocketAddrXdpFlags::XDP_COPY,
+            },
+            match kind.need_wakeup {
+                true => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
+                false => SocketAddrXdpFlags::empty(),
+            },
+            match kind.many_frames {
+                true => SocketAddrXdpFlags::XDP_USE_SG,
+                false => SocketAddrXdpFlags::empty(),
+            },
+        );
+        let address = SocketAddrXdp::new(mode | wakeup | sg, config.ifindex, config.queue);
+        Self::bind(config, &arena, part, fd, |fd| Ok(bind(fd, &address)?))
+    }
+
+    /// Opens a socket with memory that others have, too. `None`: there is no room, or no socket any more.
+    fn share(config: QueueConfig, arena: &Arc<Arena>) -> Option<io::Result<(Self, Rx, Tx)>> {
+        let other = arena.any_socket(socket::is_bound)?;
+        let part = arena.take(config.rx_frames, config.tx_frames, config.id())?;
+        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
+        let fd = match fd {
+            Ok(fd) => fd,
+            Err(e) => return Some(Err(e.into())),
+        };
+        // The kernel takes all other flags from the other socket.
+        let shared = SocketAddrXdpFlags::XDP_SHARED_UMEM;
+        let address = SocketAddrXdpWithSharedUmem {
+            addr: SocketAddrXdp::new(shared, config.ifindex, config.queue),
+            shared_umem_fd: other.as_fd(),
+        };
+        Some(Self::bind(config, arena, part, fd, |fd| Ok(bind(fd, &address)?)))
+    }
+
+    /// Maps the rings of a socket and binds it.
+    fn bind(
+        config: QueueConfig,
+        arena: &Arc<Arena>,
+        part: Part,
+        fd: OwnedFd,
+        bind: impl FnOnce(&OwnedFd) -> io::Result<()>,
+    ) -> io::Result<(Self, Rx, Tx)> {
+        let (received, sent) = (config.rx_frames, config.tx_frames);
         sockopt::set_xdp_umem_fill_ring_size(&fd, received)?;
         sockopt::set_xdp_umem_completion_ring_size(&fd, sent)?;
         sockopt::set_xdp_rx_ring_size(&fd, received)?;
@@ -90,38 +177,34 @@ impl Queue {
         let completion = Consumer::map(rings, XDP_UMEM_PGOFF_COMPLETION_RING, layout(at.cr)?, sent)?;
         let receive = Consumer::map(rings, XDP_PGOFF_RX_RING, layout(at.rx)?, received)?;
         let transmit = Producer::map(rings, XDP_PGOFF_TX_RING, layout(at.tx)?, sent)?;
-        let mode = match config.zero_copy {
-            true => SocketAddrXdpFlags::XDP_ZEROCOPY,
-            false => SocketAddrXdpFlags::XDP_COPY,
-        };
-        let wakeup = match config.need_wakeup {
-            true => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
-            false => SocketAddrXdpFlags::empty(),
-        };
-        bind(
-            &fd,
-            &SocketAddrXdp::new(mode | wakeup | sg, config.ifindex, config.queue),
-        )?;
+        bind(&fd)?;
         let zero_copy = sockopt::xdp_options(&fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
         let features = Features {
             zero_copy,
-            many_frames: !sg.is_empty(),
-            metadata,
-            need_wakeup: config.need_wakeup,
+            many_frames: arena.kind.many_frames,
+            metadata: arena.metadata,
+            need_wakeup: arena.kind.need_wakeup,
         };
-        let socket = Arc::new(Socket::new(fd, features));
-        let rx = Rx::new(
+        let (holder, for_rx, for_tx) = (part.holder, part.received.clone(), part.sent.clone());
+        let socket = Arc::new(Socket::new(fd, features, Some(part)));
+        arena::bound(arena, holder, config.id(), socket.fd());
+        let region = || Arc::clone(&arena.region);
+        let rx = Rx::new(Arc::clone(&socket), region(), fill, receive, for_rx);
+        let tx = Tx::new(
             Arc::clone(&socket),
-            Arc::clone(&region),
-            fill,
-            receive,
-            0..received,
+            region(),
+            transmit,
+            completion,
+            for_tx,
+            holder,
         );
-        let frames = received..received + sent;
-        let tx = Tx::new(Arc::clone(&socket), region, transmit, completion, frames);
         Ok((Self { socket }, rx, tx))
     }
 
+    /// Returns frames that closed sockets have held: to be called now and then.
+    pub fn tidy_up() {
+        arena::tidy_up();
+    }
     /// Whether packets that are longer than a frame can be received and sent.
     pub fn takes_many_frames(&self) -> bool {
         self.socket.features().many_frames
@@ -130,6 +213,10 @@ impl Queue {
     /// namespace.
     pub fn is_bound(&self) -> bool {
         self.socket.is_bound()
+    }
+    /// Packets that were sent from the frames that received them.
+    pub fn sent_without_copy(&self) -> u64 {
+        self.socket.without_copy()
     }
     /// The kernel's counters.
     ///

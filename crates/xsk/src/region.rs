@@ -1,15 +1,17 @@
-//! The memory of a socket's frames (UMEM).
+//! The memory of frames (UMEM). Sockets of several queues and devices may share it.
 //!
 //! Invariants: the memory stays mapped as long as the region. The kernel writes to frames of the fill ring,
 //! and reads frames of the transmit ring; all others are ours. Addresses that the kernel reports are checked
-//! all the same ([`Region::bytes`]).
+//! all the same ([`Region::bytes`]). A frame's address in every ring is its offset in the memfd. A
+//! process that takes over needs the memfd, the sockets, their parts, and the state of each frame.
 
 #![allow(unsafe_code)] // memory that the kernel writes
 
+use crate::loans::Loans;
 use core::ptr::NonNull;
 use heddle_sys::mmap::{Mapping, Pages, memfd};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 /// Bytes of a frame, a page. A packet that is longer takes several.
 pub(crate) const FRAME: usize = 4096;
@@ -22,6 +24,10 @@ pub const MAX_RECEIVED: usize = FRAME - 256;
 pub(crate) struct Region {
     map: Mapping,
     frames: u32,
+    /// The frames that sending halves hold.
+    pub(crate) loans: Loans,
+    /// The memory, for a process that takes the sockets over.
+    _file: OwnedFd,
 }
 
 impl Region {
@@ -37,7 +43,12 @@ impl Region {
         if let Some(Err(e)) = node.map(|node| map.prefer_node(node)) {
             log::info!(target: "netdev_afxdp", "memory of another NUMA node than the card's may be used ({e})");
         }
-        Ok(Self { map, frames })
+        Ok(Self {
+            map,
+            frames,
+            loans: Loans::new(frames),
+            _file: file,
+        })
     }
     pub(crate) fn address(&self) -> u64 {
         self.map.as_ptr().addr().get() as u64
@@ -51,6 +62,12 @@ impl Region {
             .ok()
             .filter(|f| *f < self.frames)?;
         (address % FRAME as u64 + u64::from(len) <= FRAME as u64).then_some(frame)
+    }
+    /// The address of a byte of this region, which a packet refers to. `None`: it is elsewhere.
+    #[inline]
+    pub(crate) fn address_of(&self, byte: *const u8) -> Option<u64> {
+        let at = (byte.addr() as u64).wrapping_sub(self.address());
+        (at < self.len()).then_some(at)
     }
     /// The memory at an address for which [`Region::frame_of`] has found a frame.
     pub(crate) fn bytes(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
@@ -70,7 +87,7 @@ impl Region {
     /// Calls `fill` with the `len` bytes at an address. `None`: not in one frame.
     ///
     /// # Safety
-    /// The frame is ours: in no ring, not lent, and no other thread writes to it.
+    /// No other reference to these `len` bytes exists, and no ring has a descriptor that covers them.
     pub(crate) unsafe fn write<T>(
         &self,
         address: u64,
@@ -82,4 +99,16 @@ impl Region {
         let bytes = unsafe { core::slice::from_raw_parts_mut(to.as_ptr(), len as usize) };
         Some(fill(bytes))
     }
+}
+
+/// Address of the frame that has the byte at `address`.
+#[inline]
+pub(crate) fn frame_start(address: u64) -> u64 {
+    address & !(FRAME as u64 - 1)
+}
+
+/// Number of the frame that has the byte at `address`, which is in a region.
+#[inline]
+pub(crate) fn frame_number(address: u64) -> u32 {
+    (address / FRAME as u64) as u32
 }

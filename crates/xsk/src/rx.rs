@@ -2,15 +2,17 @@
 //!
 //! A short packet is copied, and its frame is free at once. The first [`HEAD`] bytes of a longer
 //! one are copied; the others stay in the frame, which is lent to the packet. [`Rx::complete`] gives the
-//! frames back to the kernel when no packet refers to them.
+//! frames back to the kernel when no packet refers to them. A frame that a sending half holds by then comes
+//! back after it was sent ([`crate::loans`]).
 //!
 //! The fill ring has room for all frames, so that a free frame can always be given to the kernel.
 
 #![allow(unsafe_code)] // frames are lent by their address
 
-use crate::region::{FRAME, Region};
+use crate::region::{FRAME, Region, frame_number, frame_start};
 use crate::ring::{CONTINUES, Consumer, Descriptor, Producer};
 use crate::socket::Socket;
+use core::ops::Range;
 use heddle_packet::{Burst, HEAD_SPACE, Lender, MAX_SEGS, Packet, Pool};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
@@ -43,6 +45,10 @@ pub struct Rx {
     /// Addresses of frames to which packets may refer.
     lent: Vec<u64>,
     lender: Lender,
+    /// The numbers of all frames of this half.
+    own: Range<u32>,
+    /// The number of frames that are in neither list: sending halves hold them, or have returned them.
+    out: u32,
     faults: RxFaults,
 }
 
@@ -53,10 +59,13 @@ impl Rx {
         region: Arc<Region>,
         fill: Producer<u64>,
         ring: Consumer<Descriptor>,
-        frames: core::ops::Range<u32>,
+        frames: Range<u32>,
     ) -> Self {
-        let free = frames.map(|f| u64::from(f) * FRAME as u64).collect::<Vec<_>>();
-        let lent = Vec::with_capacity(free.len());
+        let mut at_home = Vec::with_capacity(frames.len());
+        let out = region.loans.settle_in(frames.clone(), &mut at_home);
+        let mut free = Vec::with_capacity(frames.len());
+        free.extend(at_home.into_iter().map(|f| u64::from(f) * FRAME as u64));
+        let lent = Vec::with_capacity(frames.len());
         let mut rx = Self {
             socket,
             region,
@@ -65,6 +74,8 @@ impl Rx {
             free,
             lent,
             lender: Lender::new(),
+            own: frames,
+            out,
             faults: RxFaults::default(),
         };
         rx.refill();
@@ -79,6 +90,8 @@ impl Rx {
             if self.socket.features().zero_copy && self.fill.wants_wakeup() {
                 self.socket.wake_rx();
             }
+            // Sending halves may have returned frames since, and no packet may come without them.
+            self.complete();
             return 0;
         }
         // Bounded by the ring, so that bad packets do not hold the worker.
@@ -110,12 +123,19 @@ impl Rx {
         }
     }
 
+    /// Whether the bytes are in one frame of this half.
+    #[inline]
+    fn has_frame(&self, address: u64, len: u32) -> bool {
+        let frame = self.region.frame_of(address, len);
+        frame.is_some_and(|frame| self.own.contains(&frame))
+    }
+
     /// Takes the next packet, which is in one frame.
     #[inline]
     fn take_one(&mut self, pool: &mut Pool) -> Option<Packet> {
         let Descriptor { address, len, .. } = self.ring.peek(0)?;
         let n = len as usize;
-        if self.region.frame_of(address, len).is_none() {
+        if !self.has_frame(address, len) {
             self.faults.bad_descriptor += 1;
             return None;
         }
@@ -137,11 +157,7 @@ impl Rx {
 
     /// Takes the next packet, which is in `n` frames.
     fn take_many(&mut self, pool: &mut Pool, n: u32) -> Option<Packet> {
-        let descriptors = |rx: &Self, i| {
-            rx.ring
-                .peek(i)
-                .filter(|d| rx.region.frame_of(d.address, d.len).is_some())
-        };
+        let descriptors = |rx: &Self, i| rx.ring.peek(i).filter(|d| rx.has_frame(d.address, d.len));
         let (mut known, mut bytes) = (0, 0);
         for d in (0..n).filter_map(|i| descriptors(self, i)) {
             known += 1;
@@ -195,16 +211,35 @@ impl Rx {
         let pushed = unsafe { packet.push_seg(bytes, len, &mut self.lender) };
         debug_assert!(pushed, "at most MAX_SEGS frames");
         self.lent.push(frame_start(address));
+        let offset = (address - frame_start(address)) as u16;
+        self.region.loans.lend(frame_number(address), offset);
     }
 
     /// The packets of the last bursts are gone: their frames are given to the kernel.
     #[inline]
     pub fn complete(&mut self) {
-        if !self.lent.is_empty() && self.lender.is_whole() {
-            self.free.append(&mut self.lent);
+        if (!self.lent.is_empty() || self.out > 0) && self.lender.is_whole() {
+            self.settle();
         }
         if !self.free.is_empty() {
             self.refill();
+        }
+    }
+
+    /// No packet refers to lent frames any more.
+    #[inline]
+    fn settle(&mut self) {
+        let loans = &self.region.loans;
+        for address in self.lent.drain(..) {
+            match loans.settle(frame_number(address)) {
+                true => self.free.push(address),
+                false => self.out += 1,
+            }
+        }
+        if self.out > 0 {
+            self.out -= loans.take_returned(self.own.start, |frame| {
+                self.free.push(u64::from(frame) * FRAME as u64)
+            });
         }
     }
 
@@ -233,6 +268,22 @@ impl Rx {
     pub(crate) fn held(&self) -> (usize, usize) {
         (self.free.len(), self.lent.len())
     }
+    /// The numbers of all of its frames.
+    #[cfg(test)]
+    pub(crate) fn own(&self) -> Range<u32> {
+        self.own.clone()
+    }
+    /// The number of frames in the receive ring.
+    #[cfg(test)]
+    pub(crate) fn waiting(&mut self) -> usize {
+        self.ring.look() as usize
+    }
+    /// The number of frames that sending halves hold, and of those that they have returned and this half has
+    /// not yet taken.
+    #[cfg(test)]
+    pub(crate) fn out(&self) -> u32 {
+        self.out
+    }
 }
 
 impl AsRawFd for Rx {
@@ -245,6 +296,7 @@ impl Drop for Rx {
     fn drop(&mut self) {
         if !self.lender.is_whole() {
             // Packets refer to the region, which stays mapped for ever.
+            self.socket.lose_frames();
             core::mem::forget(Arc::clone(&self.region));
         }
     }
@@ -253,8 +305,3 @@ impl Drop for Rx {
 const ETH_HEADER: usize = 14;
 /// Bytes of the longest packet.
 const MAX_BYTES: usize = heddle_packet::BUF_SIZE - heddle_packet::HEADROOM;
-
-/// Address of the frame that has the byte at `address`.
-fn frame_start(address: u64) -> u64 {
-    address & !(FRAME as u64 - 1)
-}

@@ -3,6 +3,8 @@
 
 #![allow(unsafe_code)] // the model writes frames
 
+use crate::arena::Part;
+use crate::loans::Holder;
 use crate::region::{FRAME, Region};
 use crate::ring::{CONTINUES, Consumer, Descriptor, HAS_METADATA, Layout, Producer, RingEntry};
 use crate::rx::Rx;
@@ -38,14 +40,20 @@ fn ring<T: RingEntry>(size: u32) -> (Producer<T>, Consumer<T>) {
     )
 }
 
+mod sharing;
+
 fn socket() -> Arc<Socket> {
+    socket_with(None)
+}
+
+fn socket_with(part: Option<Part>) -> Arc<Socket> {
     let features = Features {
         zero_copy: false,
         many_frames: true,
         metadata: true,
         need_wakeup: true,
     };
-    Arc::new(Socket::new(file(1), features))
+    Arc::new(Socket::new(file(1), features, part))
 }
 
 /// The kernel's side of the receiving half.
@@ -209,7 +217,7 @@ proptest! {
         let region = Arc::new(Region::new(FRAMES, None).unwrap());
         let (ring_end, mut kernel) = ring::<Descriptor>(FRAMES);
         let (mut done, completed) = ring::<u64>(FRAMES);
-        let mut tx = Tx::new(socket(), Arc::clone(&region), ring_end, completed, 0..FRAMES);
+        let mut tx = Tx::new(socket(), Arc::clone(&region), ring_end, completed, 0..FRAMES, Holder::new(0));
         let mut expected = VecDeque::new();
         for (n, (len, partial, sends)) in steps.into_iter().enumerate() {
             let mut packet = Packet::from_bytes(&bytes(n, len));
@@ -220,7 +228,7 @@ proptest! {
                 Ok(()) => expected.push_back((packet.to_vec(), partial)),
                 Err(why) => {
                     prop_assert_eq!(why, Refused::Full);
-                    prop_assert!(tx.held() < len.div_ceil(FRAME - METADATA));
+                    prop_assert!(tx.free_frames() < len.div_ceil(FRAME - METADATA));
                 }
             }
             tx.flush().unwrap();

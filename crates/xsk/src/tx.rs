@@ -1,13 +1,17 @@
 //! Sending: packets are copied into free frames, and the kernel is called once a burst.
 //!
-//! The completion ring has room for all frames, as the kernel demands.
+//! A packet whose tail is in received frames of the same memory is sent from there. Its head is written in
+//! front of the tail ([`crate::loans`]). It is copied where that is not possible.
+//!
+//! The kernel sends no more frames than the completion ring has room for.
 
 #![allow(unsafe_code)] // free frames are written by their address
 
-use crate::region::{FRAME, Region};
+use crate::loans::{Holder, Returning};
+use crate::region::{FRAME, Region, frame_number, frame_start};
 use crate::ring::{CONTINUES, Consumer, Descriptor, HAS_METADATA, Producer};
 use crate::socket::Socket;
-use heddle_packet::{Csum, Packet};
+use heddle_packet::{Csum, MAX_SEGS, Packet};
 use std::io;
 use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
@@ -61,6 +65,12 @@ pub struct Tx {
     max_frames: usize,
     /// Packets were pushed since the last [`Tx::flush`].
     pushed: bool,
+    /// This half, as the holder of received frames.
+    holder: Holder,
+    /// The number of received frames that it holds.
+    holds: u32,
+    /// Maximum of `holds`.
+    max_holds: u32,
 }
 
 impl Tx {
@@ -70,6 +80,7 @@ impl Tx {
         ring: Producer<Descriptor>,
         completed: Consumer<u64>,
         frames: core::ops::Range<u32>,
+        holder: Holder,
     ) -> Self {
         let max_frames = if socket.features().many_frames {
             MAX_FRAMES
@@ -79,6 +90,9 @@ impl Tx {
         Self {
             metadata: socket.reads_metadata(),
             max_frames,
+            holder,
+            holds: 0,
+            max_holds: frames.len() as u32 / 2,
             socket,
             region,
             ring,
@@ -94,13 +108,16 @@ impl Tx {
         self.metadata
     }
 
-    /// Copies a packet to the transmit ring. The kernel gets it at the next [`Tx::flush`]. It must be no GSO
+    /// Puts a packet into the transmit ring. The kernel gets it at the next [`Tx::flush`]. It must be no GSO
     /// packet, and its checksum is partial only if [`Tx::fills_checksums`].
     ///
     /// # Errors
-    /// The packet was not copied.
+    /// The packet is not sent.
     #[inline]
     pub fn push(&mut self, packet: &Packet) -> Result<(), Refused> {
+        if !packet.segs().is_empty() && self.push_as_it_is(packet) {
+            return Ok(());
+        }
         let len = packet.len();
         let frames = len.div_ceil(ROOM);
         if frames > self.max_frames {
@@ -124,7 +141,7 @@ impl Tx {
             };
             let n = (len - done).min(ROOM);
             let address = frame + METADATA as u64;
-            // SAFETY: the frame was free, so it is in no ring and nothing refers to it; `self` is exclusive.
+            // SAFETY: the frame was free, so no ring has it and nothing refers to it; `self` is exclusive.
             unsafe {
                 self.region
                     .write(address, n as u32, |to| packet.copy_from(done, to))
@@ -141,6 +158,76 @@ impl Tx {
         Ok(())
     }
 
+    /// Sends a packet from the received frames that have its tail. `false`: it is to be copied.
+    fn push_as_it_is(&mut self, packet: &Packet) -> bool {
+        let (head, segs) = (packet.head(), packet.segs());
+        let n = segs.len();
+        if n > self.max_frames
+            || self.holds + n as u32 > self.max_holds
+            || self.ring.room(n as u32) < n as u32
+        {
+            return false;
+        }
+        // All frames are found before one is taken.
+        let mut addresses = [0_u64; MAX_SEGS];
+        for (seg, to) in segs.iter().zip(&mut addresses) {
+            let Some(address) = self.region.address_of(seg.as_ptr()) else {
+                return false;
+            };
+            *to = address;
+        }
+        let addresses = &addresses[..n];
+        let Some(first) = addresses.first().copied() else {
+            return false;
+        };
+        let room = (first - frame_start(first)) as usize;
+        let fits = |len: usize| room + len <= FRAME && head.len() + METADATA <= room;
+        if !segs.first().is_some_and(|seg| fits(seg.len())) {
+            return false;
+        }
+        for (taken, address) in addresses.iter().enumerate() {
+            if !self.hold(*address) {
+                for address in &addresses[..taken] {
+                    let offset = (address - frame_start(*address)) as u16;
+                    self.region.loans.release(frame_number(*address), offset);
+                }
+                return false;
+            }
+        }
+        self.holds += n as u32;
+        let start = first - head.len() as u64;
+        // SAFETY: `hold` has made the bytes in front of the tail ours. Packets refer to the tail and what is
+        // behind it. The frame came out of the receive ring, and no other half has put it into a ring.
+        unsafe {
+            self.region
+                .write(start, head.len() as u32, |to| to.copy_from_slice(head));
+        }
+        let mut options = self.describe(start - METADATA as u64, packet);
+        for (i, (seg, address)) in segs.iter().zip(addresses).enumerate() {
+            let (address, len) = match i {
+                0 => (start, head.len() + seg.len()),
+                _ => (*address, seg.len()),
+            };
+            options |= if i + 1 < n { CONTINUES } else { 0 };
+            self.ring.push(Descriptor {
+                address,
+                len: len as u32,
+                options,
+            });
+            options = 0;
+        }
+        self.pushed = true;
+        self.socket.count_without_copy(1);
+        true
+    }
+    /// Takes a received frame, of which a packet has the bytes from `address` on.
+    #[inline]
+    fn hold(&self, address: u64) -> bool {
+        let offset = (address - frame_start(address)) as u16;
+        // The kernel wants the room for metadata in each frame.
+        usize::from(offset) >= METADATA && self.region.loans.hold(frame_number(address), offset, self.holder)
+    }
+
     /// Writes the metadata of a packet to its first frame. Returns the descriptor's options.
     #[inline]
     fn describe(&mut self, frame: u64, packet: &Packet) -> u32 {
@@ -153,7 +240,7 @@ impl Tx {
             csum_offset: offset,
             ..Metadata::default()
         };
-        // SAFETY: as in `push`.
+        // SAFETY: the bytes are in a free frame, or in front of a held frame's tail: see the callers.
         unsafe {
             self.region.write(frame, METADATA as u32, |to| {
                 to.copy_from_slice(metadata.as_bytes())
@@ -162,25 +249,42 @@ impl Tx {
         HAS_METADATA
     }
 
-    /// Takes back the frames of packets that were sent.
-    #[cold]
-    fn reclaim(&mut self) {
+    /// Takes back the frames of packets that were sent, and returns received ones.
+    pub(crate) fn reclaim(&mut self) {
         let n = self.completed.look();
+        if n == 0 {
+            return;
+        }
+        let mut returning = Returning::default();
         for i in 0..n {
             let Some(address) = self.completed.peek(i) else {
                 break;
             };
-            let frame = address & !(FRAME as u64 - 1);
-            self.free.extend(self.own.contains(&frame).then_some(frame));
+            let frame = frame_start(address);
+            if self.own.contains(&frame) {
+                self.free.push(frame);
+            } else if returning.add(&self.region.loans, (address / FRAME as u64) as u32, self.holder) {
+                self.holds -= 1;
+            }
         }
+        returning.end(&self.region.loans);
         self.completed.advance(n);
         self.completed.release();
     }
 
-    /// Has the kernel send packets that it has put off. Returns whether some still wait.
+    /// Has the kernel send packets that it has put off, and returns received frames that were sent. Returns
+    /// whether packets still wait.
     pub fn send_pending(&mut self) -> bool {
         self.socket.push_sends();
+        if self.holds > 0 {
+            self.reclaim();
+        }
         self.socket.is_put_off()
+    }
+    /// Whether it holds received frames. [`Tx::send_pending`] returns them, and is to be called now and then.
+    #[inline]
+    pub fn holds_received(&self) -> bool {
+        self.holds > 0
     }
     /// Whether the kernel has put packets off: [`Tx::send_pending`] is to be called soon.
     #[inline]
@@ -197,6 +301,15 @@ impl Tx {
             return Ok(());
         }
         self.ring.publish();
+        let result = self.wake();
+        // The receivers of these frames wait for them.
+        if self.holds > 0 {
+            self.reclaim();
+        }
+        result
+    }
+    /// Has the kernel send, if it has to be called.
+    fn wake(&mut self) -> io::Result<()> {
         let mut tries = TRIES;
         while !self.socket.features().need_wakeup || self.ring.wants_wakeup() {
             let called = self.socket.wake_tx();
@@ -219,9 +332,8 @@ impl Tx {
         }
         Ok(())
     }
-    /// The number of free frames.
     #[cfg(test)]
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn free_frames(&self) -> usize {
         self.free.len()
     }
 }

@@ -20,6 +20,7 @@ struct card_key {
 	struct flow_dissector_key_icmp icmp;
 	struct flow_dissector_key_arp arp;
 	struct flow_dissector_key_mpls mpls;
+	struct flow_dissector_key_num_of_vlans vlans;
 } __aligned(sizeof(u32));
 
 /* One pair of devices; or a tunnel device with an indirect block, without `end`. */

@@ -14,7 +14,7 @@ static const struct { int id; u16 offset, size; const char *name; } keys[] = {
 	KEY(CONTROL, control, "frag"), KEY(BASIC, basic, "proto"), KEY(ETH_ADDRS, eth, "mac"), KEY(VLAN, vlan, "vlan"),
 	KEY(CVLAN, cvlan, "cvlan"), KEY(IPV4_ADDRS, ipv4, "ipv4"), KEY(IPV6_ADDRS, ipv6, "ipv6"), KEY(PORTS, ports, "ports"),
 	KEY(TCP, tcp, "tcp_flags"), KEY(IP, ip, "tos_ttl"), KEY(ICMP, icmp, "icmp"), KEY(ARP, arp, "arp"),
-	KEY(MPLS, mpls, "mpls"),
+	KEY(MPLS, mpls, "mpls"), KEY(NUM_OF_VLANS, vlans, "num_of_vlans"),
 };
 static const struct { int id; const char *name; } soft_keys[] = {
 	{ FLOW_DISSECTOR_KEY_CT, "ct_state" }, { FLOW_DISSECTOR_KEY_ENC_KEYID, "tunnel" },

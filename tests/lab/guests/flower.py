@@ -71,13 +71,13 @@ def settled(p, source, target):
     p.wait(f"filters to forward pings to {target}", forwards)
 
 
-def sent(p, source, all_frames, target="b", seconds=2.0, interval=0.0):
-    """The frames of UDP that arrive at pod `target` while pod `source` sends these."""
+def sent(p, source, all_frames, target="b", seconds=2.0, interval=0.0, device="eth0"):
+    """The frames of UDP that arrive at pod `target` while pod `source` sends these by its device."""
     p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
     p.run("rm -f /run/captured")
     p.run(f"(ip netns exec {target} python3 {WIRE} capture eth0 3600 >/run/captured 2>/run/capture-error & echo $! >/run/capture.pid)")
-    p.wait("the capture to begin", lambda: "begins" in p.run("cat /run/capture-error"))
-    p.run(f"ip netns exec {source} python3 {WIRE} send eth0 {interval} </run/frames")
+    p.wait("the capture to begin", lambda: "begins" in p.run("cat /run/capture-error"), timeout=300)
+    p.run(f"ip netns exec {source} python3 {WIRE} send {device} {interval} </run/frames", timeout=300)
     p.run(f"sleep {seconds}; kill $(cat /run/capture.pid)")
     return [bytes.fromhex(line) for line in p.run("cat /run/captured").split()]
 
@@ -92,10 +92,10 @@ def datagram(sport, dport, text=b"0123456789" * 5, source="a", target="b", vlans
     return frames.ethernet(MACS[target], MACS[source], 0x86dd if ipv6 else 0x0800, packet, vlans)
 
 
-def warmed(p, frame, text, target="b", source="a"):
+def warmed(p, frame, text, target="b", source="a", device="eth0"):
     """A flow of this frame is a filter."""
     def is_there():
-        sent(p, source, [frame], target, seconds=0.3)
+        sent(p, source, [frame], target, seconds=0.3, device=device)
         return in_tc(p, text)
     p.wait(f"a filter of {text}", is_there, timeout=180)
 
@@ -299,11 +299,11 @@ def underlay(p):
     p.pings("peer", HERE, 3, lost=2)
 
 
-def tunnel(p, kind, port, device, **options):
+def tunnel(p, kind, port, device, remote_ip=THERE, **options):
     """The tunnel t0, with the peer's device tun9."""
     words = " ".join(f"options:{key}={value}" for key, value in options.items())
     p.vsctl("--if-exists del-port br-int t0")
-    p.vsctl(f"add-port br-int t0 -- set interface t0 type={kind} ofport_request=9 options:remote_ip={THERE} options:key=77 "
+    p.vsctl(f"add-port br-int t0 -- set interface t0 type={kind} ofport_request=9 options:remote_ip={remote_ip} options:key=77 "
             f"options:dst_port={port} {words}")
     p.run(f"ip -n peer link del tun9 2>/dev/null; ip -n peer link add tun9 type {device} dstport {port} && "
           "ip -n peer addr add 10.9.0.9/24 dev tun9 && ip -n peer link set tun9 mtu 1400 up")
@@ -330,24 +330,27 @@ def scenario_into_tunnels(lab):
     """Packets into VXLAN and Geneve leave by the kernel's tunnel devices with the headers that workers write, and what comes back
     is taken by workers. The devices come and go with flows, and those of other programs are left alone."""
     # Flows must not expire between two commands on a busy machine.
-    p = started(lab, "max-idle=120000", modules=(*MODULES, "act_tunnel_key", "vxlan", "geneve"))
+    p = started(lab, "max-idle=3600000", modules=(*MODULES, "act_tunnel_key", "vxlan", "geneve"))
     underlay(p)
     p.serve("peer")
     p.run(f"ovs-ofctl add-tlv-map {RUN}/br-int.mgmt '{{class=0x102,type=0x80,len=4}}->tun_metadata0'")
     for kind, port, device, actions, options in (
             ("vxlan", 5789, f"vxlan id 77 local {THERE} remote {HERE}", "output:9", {"tos": 184, "ttl": 33}),
+            ("vxlan", 5790, f"vxlan id 77 local {THERE} remote {HERE}", "output:9",
+             {"tos": "inherit", "ttl": "inherit", "csum": "true", "df_default": "false"}),
             ("geneve", 5081, f"geneve id 77 remote {HERE}", "set_field:0x10002->tun_metadata0,output:9", {"csum": "true"})):
         tunnel(p, kind, port, device, **options)
         flows(p, f"priority=100,udp,in_port=1,tp_dst=5001,actions={actions}", "priority=0,actions=NORMAL")
         # One datagram by a worker, then many by the filter.
-        frame = datagram(1000, 5001, target="b")
+        frame = datagram(1000, 5001, target="b", tos=72, ttl=21)
         at = 50 if kind == "vxlan" else 58
         slow = p.wait("a frame by a worker", lambda: inside(sent(p, "a", [frame], "peer", seconds=1), at))[-1]
         warmed(p, frame, "dst=5001", target="peer")
         name = f"{'vxlan' if kind == 'vxlan' else 'genev'}_sys_{port}"
         shown = p.run(f"ip link show {name} && tc -s filter show dev va ingress")
         assert "tunnel_key" in shown and f"Egress Redirect to device {name}" in shown, shown
-        before, all_frames = counts(p, "udp,in_port=1,tp_dst=5001"), [datagram(1000, 5001, b"%06d" % n * 10) for n in range(100)]
+        before = counts(p, "udp,in_port=1,tp_dst=5001")
+        all_frames = [datagram(1000, 5001, b"%06d" % n * 10, tos=72, ttl=21) for n in range(100)]
         forwarded = stats(p)["forwarded-packets"]
         arrived = inside(sent(p, "a", all_frames, "peer"), at)
         after = counts(p, "udp,in_port=1,tp_dst=5001")
@@ -355,6 +358,8 @@ def scenario_into_tunnels(lab):
         one = inside(sent(p, "a", [frame], "peer"), at)
         assert [outer(f) for f in one] == [outer(slow)], (one[0].hex(), slow.hex())
         assert stats(p)["forwarded-packets"] - forwarded >= 100, stats(p)
+        told = p.appctl("heddle/offload udp,in_port=va,tp_dst=5001")
+        assert f"into {name}, whose UDP port network cards know: outer checksum {'yes' if 'csum' in options else 'no'}" in told, told
         assert after[0] - before[0] == 100 and after[1] - before[1] == sum(map(len, all_frames)), (before, after)
         # Both ways: workers take packets out of the tunnel.
         p.meet("a", "10.9.0.9")
@@ -389,6 +394,136 @@ def scenario_into_tunnels(lab):
     p.wait("frames by workers", lambda: inside(sent(p, "a", [frame], "peer", seconds=0.5), 50))
     p.wait("the reason", lambda: "another program" in p.appctl("heddle/offload udp,in_port=va,tp_dst=5001"))
     assert "theirs" in p.run("ip -br link") and "_sys_" not in p.run("ip -br link")
+
+
+def snmp(p, protocol, key, namespace=""):
+    """A counter of the stack of the host, or of a namespace."""
+    enter = f"ip netns exec {namespace} " if namespace else ""
+    lines = [line.split() for line in p.run(f"{enter}cat /proc/net/snmp").splitlines() if line.startswith(f"{protocol}:")]
+    return int(dict(zip(*lines))[key])
+
+
+OUT_RULES = ("priority=100,udp,in_port=9,tp_dst=5001,actions=output:1", "priority=100,udp,in_port=9,tp_dst=5002,actions=output:1,controller:64",
+             "priority=100,tcp,in_port=9,tp_dst=7777,actions=output:1,controller:64", "priority=0,actions=NORMAL")
+HERE6, THERE6 = "fd00:31::1", "fd00:31::2"
+
+
+class OutOf:
+    """A tunnel whose packets are forwarded by filters at the kernel's device, and the frames that are sent into it."""
+
+    def __init__(self, lab, kind, port, device, remote_ip=THERE, **options):
+        # Flows must not expire between two commands on a busy machine.
+        self.p = p = started(lab, "max-idle=3600000", modules=(*MODULES, "act_tunnel_key", "act_skbedit", "vxlan", "geneve"))
+        self.kind, self.port, self.device, self.remote, self.options = kind, port, device, remote_ip, options
+        self.name = f"{'vxlan' if kind == 'vxlan' else 'genev'}_sys_{port}"
+        underlay(p)
+        p.serve("a")
+        p.run("echo 2 >/proc/sys/net/ipv4/conf/up0/rp_filter")
+        for where, name in (("", "up0"), ("ip netns exec peer ", "eth0")):
+            p.run(f"for d in all default {name}; do {where}sh -c \"echo 0 >/proc/sys/net/ipv6/conf/$d/disable_ipv6\"; done")
+        p.run(f"ip addr add {HERE6}/64 dev up0 nodad && ip -n peer addr add {THERE6}/64 dev eth0 nodad")
+        self.frame = datagram(1000, 5001, source="b", target="a")
+        self.frames = [datagram(1000, 5001, b"%06d" % n * (10 + 13 * (n % 10)), source="b", target="a") for n in range(100)]
+        # No filter takes these: all lengths, and tags.
+        self.others = [datagram(1000, 5002, b"%06d" % n * (1 + 5 * n), source="b", target="a") for n in range(40)]
+        self.others += [datagram(1000, 5002, b"%06d" % n * 20, source="b", target="a", ipv6=True, vlans=[(0x8100, 10)]) for n in range(5)]
+        self.make()
+
+    def make(self):
+        tunnel(self.p, self.kind, self.port, self.device, self.remote, **self.options)
+        flows(self.p, *OUT_RULES)
+
+    def sent(self, all_frames, device="tun9", seconds=2.0):
+        return sent(self.p, "peer", all_frames, "a", seconds, device=device)
+
+    def filtered(self):
+        def probe():
+            assert self.sent([self.frame], seconds=0.3) == [self.frame]
+            before = stats(self.p)["forwarded-packets"]
+            self.sent([self.frame], seconds=0.3)
+            return in_tc(self.p, "dst=5001") and stats(self.p)["forwarded-packets"] > before
+        self.p.wait("a filter out of the tunnel", probe, timeout=300)
+
+    def check(self):
+        p = self.p
+        p.meet("peer", "10.9.0.1", timeout=180)
+        self.filtered()
+        shown = p.run(f"tc -s filter show dev {self.name} ingress && tc filter show dev up0 ingress")
+        assert "enc_key_id 77" in shown and "tunnel_key  unset" in shown and "skbedit" in shown, shown
+        told = p.appctl(f"heddle/offload udp,in_port={self.name},tp_dst=5001")
+        assert f"out of {self.name}" in told, told
+        before = counts(p, "udp,in_port=9,tp_dst=5001"), stats(p)["forwarded-packets"]
+        delivered = snmp(p, "Ip", "InReceives")
+        assert self.sent(self.frames) == self.frames
+        delivered = snmp(p, "Ip", "InReceives") - delivered
+        after = counts(p, "udp,in_port=9,tp_dst=5001"), stats(p)["forwarded-packets"]
+        assert after[0][0] - before[0][0] == 100 and after[0][1] - before[0][1] == sum(map(len, self.frames)), (before, after)
+        assert after[1] - before[1] >= 100, (before, after)
+        # The stack of the host gets each outer packet, and nothing from inside.
+        assert self.remote != THERE or 100 <= delivered < 150, delivered
+        arrived = self.sent(self.others)
+        assert sorted(arrived) == sorted(self.others), (len(arrived), len(self.others))
+        assert not in_tc(p, "dst=5002")
+        p.run("ip -n a neigh flush all; ip -n peer neigh flush all")
+        p.meet("peer", "10.9.0.1", timeout=180)
+        # A network identifier that is no tunnel's.
+        p.run(f"ip -n peer link add tun8 type {self.device.replace('id 77', 'id 78')} dstport {self.port} && ip -n peer link set tun8 up")
+        assert self.sent(self.frames[:10], "tun8") == []
+        p.run("ip -n peer link del tun8")
+        # Streams: by filters, and by workers, whose packets come back with GSO.
+        before = stats(p)
+        rate = p.stream("peer", "10.9.0.1", seconds=5)
+        share = (stats(p)["forwarded-bytes"] - before["forwarded-bytes"]) * 8e-6 / (rate * 5)
+        errors = snmp(p, "Tcp", "InCsumErrors", "a")
+        assert errors == 0 and share > 0.5, (errors, before, stats(p), rate)
+        p.run("ip netns exec a iperf3 -s -D -p 7777 -I /run/iperf3-slow.pid")
+        slow = p.stream("peer", "10.9.0.1", seconds=5, options="-p 7777")
+        assert snmp(p, "Tcp", "InCsumErrors", "a") == 0
+        p.tell(f"{self.kind} from {self.remote}: TCP {rate:.0f} Mbit/s, {share:.0%} of it by filters; {slow:.0f} Mbit/s by workers behind the same device")
+
+
+@limit(1800)
+def scenario_out_of_vxlan(lab):
+    """Packets out of VXLAN are forwarded by filters at the kernel's tunnel device. Workers get those without a filter as they came,
+    and the host's stack gets no packet from inside."""
+    OutOf(lab, "vxlan", 5789, f"vxlan id 77 local {THERE} remote {HERE}").check()
+
+
+@limit(1800)
+def scenario_out_of_vxlan_over_ipv6(lab):
+    """The same over IPv6, without checksums outside."""
+    OutOf(lab, "vxlan", 5789, f"vxlan id 77 local {THERE6} remote {HERE6} udp6zerocsumtx udp6zerocsumrx", THERE6).check()
+
+
+@limit(1800)
+def scenario_out_of_geneve(lab):
+    """The same with Geneve and checksums."""
+    OutOf(lab, "geneve", 5081, f"geneve id 77 remote {HERE} udpcsum", csum="true").check()
+
+
+@limit(1800)
+def scenario_out_of_tunnels_again(lab):
+    """Packets out of a tunnel after a kill and a restart, after another program removed the device, and with rp_filter."""
+    n = OutOf(lab, "geneve", 5081, f"geneve id 77 remote {HERE}")
+    p = n.p
+    p.meet("peer", "10.9.0.1", timeout=180)
+    n.filtered()
+    p.kill_daemon()
+    assert n.sent(n.frames[:20]) == n.frames[:20]
+    p.start_daemon()
+    flows(p, *OUT_RULES)
+    p.wait("frames by workers", lambda: sorted(n.sent(n.others)) == sorted(n.others), timeout=300)
+    n.filtered()
+    p.run(f"ip link del {n.name}")
+    p.wait("frames again", lambda: n.sent(n.frames) == n.frames, timeout=300)
+    n.filtered()
+    # The kernel's check of sources could drop packets.
+    p.run("echo 1 >/proc/sys/net/ipv4/conf/up0/rp_filter")
+    p.vsctl("del-port br-int t0")
+    p.wait("the device to go", lambda: "_sys_" not in p.run("ip -br link"), timeout=300)
+    n.make()
+    p.wait("frames by workers", lambda: n.sent(n.frames) == n.frames, timeout=300)
+    p.wait("the reason", lambda: "rp_filter" in p.appctl("heddle/offload"))
 
 
 @limit(300)

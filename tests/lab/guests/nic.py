@@ -9,7 +9,7 @@ import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-from lab.podlab import PodLab, Wired
+from lab.podlab import RUN, PodLab, Wired
 from lab.runner import limit, main
 
 MAC, FAR_MAC = "52:54:00:00:00:01", "52:54:00:00:00:02"
@@ -199,6 +199,115 @@ def scenario_ports_of_dpdk(lab):
     assert card.run(f"grep -l {MAC} /sys/class/net/*/address"), "the device is there again"
     card.run(f"{heddle} node undo /run/node.toml --state /run/node.json")
     assert card.run(f"ls /sys/bus/pci/devices/{address}/driver 2>/dev/null", check=False) == ""
+
+
+@limit(1800)
+def scenario_igb_to_igb_without_copy(lab):
+    """Linux 7.3: a packet goes out by the other card from the frame that received it, while cards, queues and ports change."""
+    macs = [f"52:54:00:00:02:0{number}" for number in range(4)]
+    lab = PodLab(lab, modules=("igb", "virtio_net", "tun"), variant="-next", memory=1536, cards=[
+        Wired(model, number, macs[2 * number + end]) for number in (0, 1) for end, model in enumerate(("igb", "virtio-net-pci"))])
+    lab.bridge("br-ex")
+    # Few frames, so that all of them are needed again and again.
+    add = "add-port br-ex card{0} -- set interface card{0} type=afxdp options:n_rxq_desc=512 options:n_txq_desc=512"
+    for number in (0, 1):
+        for name, mac in ((f"card{number}", macs[2 * number]), (f"far{number}", macs[2 * number + 1])):
+            device = lab.run(f"grep -l {mac} /sys/class/net/*/address").split("/")[4]
+            lab.run(f"ip link set {device} down && ip link set {device} name {name} && ip link set {name} up")
+        lab.run(f"ip netns add n{number} && ip link set far{number} netns n{number} && ip -n n{number} addr add 10.9.0.{number + 2}/24 dev far{number}"
+                f" && ip -n n{number} link set far{number} up")
+        lab.vsctl(add.format(number))
+        assert lab.get(f"card{number}", "error") == "[]", lab.get(f"card{number}", "error")
+        assert lab.get(f"card{number}", "status:xdp-mode") == "native-with-zerocopy"
+    maps = lambda: [line.split()[0] for line in lab.run("cat /proc/$(cat /run/ovs/vswitchd.pid)/maps").splitlines() if "heddle-xsk" in line]  # noqa: E731
+    assert len(maps()) == 1, maps()
+
+    def pings(size, count=20):
+        out = lab.run(f"ip netns exec n0 ping -n -q -i 0.05 -c {count} -W 5 -M do -s {size} 10.9.0.3", check=False)
+        assert " 0% packet loss" in out, out
+
+    def without_copy():
+        """Packets of both cards that were not copied."""
+        text = lab.vsctl("--bare --columns=statistics list interface card0 card1")
+        return [int(n) for n in re.findall(r"tx_without_copy=(\d+)", text)]
+
+    def replies():
+        lab.wait("10.9.0.3 to answer", lambda: " 1 received" in lab.run("ip netns exec n0 ping -n -q -c 1 -W 1 10.9.0.3", check=False))
+
+    def transfer():
+        lab.run("ip netns exec n1 iperf3 -s -D -1 -I /run/iperf3.pid; sleep 1")
+        end = json.loads(lab.run("ip netns exec n0 iperf3 -J -c 10.9.0.3 -n 2M", timeout=150))["end"]["sum_received"]
+        assert end["bytes"] > 1_000_000, end
+    replies()
+    for size in (0, 200, 1000, 1472):
+        pings(size)
+    lab.wait("the counters", lambda: sum(without_copy()) >= 2 * 40)
+    transfer()
+    # More packets than all frames together: each frame comes back.
+    lab.run("ip netns exec n0 ping -n -q -f -c 3000 -s 1400 10.9.0.3", timeout=400, check=False)
+    pings(1472)
+    lab.tell(f"without a copy: {without_copy()}")
+    lab.run("ip netns exec n0 sh -c 'ping -n -q -i 0.01 -s 1400 10.9.0.3 >/dev/null 2>&1 &'")
+    for change in (lambda: lab.run("ip link set card1 down; sleep 1; ip link set card1 up"),
+                   lambda: lab.run("ethtool -r card0"),
+                   lambda: lab.run("ethtool -G card1 rx 512"),
+                   lambda: lab.vsctl("set interface card1 options:n_rxq=2"),
+                   lambda: lab.vsctl("set interface card1 options:n_rxq=1"),
+                   lambda: lab.vsctl("set interface card0 options:n_rxq_desc=256"),
+                   lambda: lab.vsctl("set interface card0 options:n_rxq_desc=512"),
+                   lambda: (lab.vsctl("del-port card1"), lab.vsctl(add.format(1))),
+                   lambda: (lab.kill_daemon(), lab.start_daemon())):
+        change()
+        replies()
+        pings(1472)
+        for number in (0, 1):
+            assert lab.get(f"card{number}", "error") == "[]", lab.get(f"card{number}", "error")
+        lab.tell(f"memory: {maps()}, without a copy: {without_copy()}")
+    lab.vsctl("del-port card0 -- del-port card1")
+    lab.wait("the frames to go", lambda: not maps())
+
+
+@limit(600)
+def scenario_node(lab):
+    """`heddle node`: queues, rings, interrupts and the port of a card, and undo; plan and status show the same."""
+    card = Card(lab, "igb", "igb")
+    heddle = os.environ.get("HEDDLE") or f"{os.path.dirname(card.binary)}/heddle"
+    node = lambda command: card.run(f"{heddle} node {command} /run/node.toml --state /run/node.json")  # noqa: E731
+
+    def interrupts():
+        """Processors of the card's interrupts."""
+        return card.run("for i in $(ls /sys/class/net/card0/device/msi_irqs); do cat /proc/irq/$i/smp_affinity_list; done").split()
+
+    def ring():
+        return re.findall(r"^RX:\s+(\d+)", card.run("ethtool -g card0").partition("Current")[2], re.M)[0]
+    state = lambda: (queues(card), ring(), interrupts(), card.vsctl("--columns=name,type,options list interface"))  # noqa: E731
+    # The host has the card first.
+    card.run("ip addr del 10.9.0.1/24 dev br-ex; ip addr add 10.9.0.1/24 dev card0")
+    card.run("ping -n -q -c 1 -W 5 10.9.0.2")
+    before = state()
+    common = f"""database = "unix:{RUN}/db.sock"
+check = "10.9.0.2"
+[[bridge]]
+name = "br-ex"
+nic = "card0"
+[[nic]]
+name = "card0"
+rx_ring = 512
+irq_cores = "1"
+"""
+    for more, kind in (("queues = 2\n", "system"), ("port_type = 'afxdp'\nxdp_mode = 'generic'\n", "afxdp")):
+        card.put("/run/node.toml", common + more)
+        lab.trace.note(node("plan"))
+        lab.trace.note(node("apply"))
+        assert card.get("card0", "type").strip('"') in (kind, "" if kind == "system" else kind), card.get("card0", "type")
+        assert kind != "afxdp" or card.mode() == "generic", card.get("card0", "status")
+        assert queues(card) == ("1" if kind == "afxdp" else "2") and ring() == "512" and set(interrupts()) == {"1"}, state()
+        card.ping()
+        assert node("apply") == "nothing to do\n" and "differs" not in node("status"), node("status")
+        node("undo")
+        card.run("ping -n -q -c 1 -W 5 10.9.0.2")
+        assert state() == before, (state(), before)
+        assert "xdp" not in card.run("ip link show card0")
 
 
 if __name__ == "__main__":

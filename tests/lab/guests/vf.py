@@ -30,11 +30,22 @@ class Machine(PodLab):
         for name, mac in (("pf0", CARD), ("rep0", FAR)):
             self.run(f"device=$(basename $(dirname $(grep -l {mac} /sys/class/net/*/address))) && "
                      f"ip link set $device down && ip link set $device name {name}")
-        self.run("ip link set pf0 up && echo 2 >/sys/class/net/pf0/device/sriov_numvfs")
         self.bridge("br0")
+        self.run("ip link set pf0 up")
+        self.card = self.run("basename $(readlink -f /sys/class/net/pf0/device)").strip()
+        self.node("apply", "virtual_functions = 2")
         self.vsctl(f"add-port br0 peer tag={VLAN} -- set interface peer type=internal")
         self.run("ip netns add peer && ip link set peer netns peer && ip -n peer link set peer up && "
                  f"ip -n peer addr add {PEER}/24 dev peer && mkdir -p /var/log/heddle")
+
+    def node(self, command, setting, **keys):
+        """`heddle node`, with one setting of the card."""
+        heddle = os.environ.get("HEDDLE") or f"{os.path.dirname(self.binary)}/heddle"
+        self.put("/run/node.toml", f'database = "unix:{RUN}/db.sock"\n[[pci]]\naddress = "{self.card}"\n{setting}\n')
+        return self.run(f"{heddle} node {command} /run/node.toml --state /run/node.json 2>&1", **keys)
+
+    def functions(self):
+        return self.run("cat /sys/class/net/pf0/device/sriov_numvfs").strip()
 
     def function(self, number):
         """PCI address of a virtual function."""
@@ -85,6 +96,7 @@ def scenario_functions_for_pods(lab):
     m = Machine(lab)
     a_netdev(m)
     passed_through(m)
+    set_up_and_undone(m)
 
 
 def a_netdev(m):
@@ -152,6 +164,21 @@ def passed_through(m):
     m.cni("DEL", "vm", conf)
     assert (m.settings(1)[1], m.is_port()) == (settings[1], False) and m.settings(1)[0] != MAC
     m.tell(f"{pci} passed through")
+
+
+def set_up_and_undone(m):
+    """`heddle node` has made the functions; another number, mistakes and undo. An igb has no eswitch."""
+    two = "virtual_functions = 2"
+    assert m.node("apply", two) == "nothing to do\n" and "differs" not in m.node("status", two)
+    more = m.node("apply", "virtual_functions = 3")
+    assert f"virtual functions of {m.card}: 2 -> 3" in more and m.functions() == "3", more
+    for setting, words in (("virtual_functions = 900", f"virtual_functions=900 of {m.card}: the card has at most 7"),
+                           ('eswitch_mode = "switchdev"', f"eswitch of {m.card}: "), ('eswitch_mode = "on"', "expected legacy or switchdev")):
+        said = m.node("apply", setting, check=False)
+        assert words in said and m.functions() == "3", said
+    m.node("undo", two)
+    assert m.functions() == "0"
+    m.tell("functions made and removed by heddle node")
 
 
 if __name__ == "__main__":

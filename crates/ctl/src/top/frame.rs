@@ -6,12 +6,15 @@
 use super::cells;
 use super::history::{FRAMES, History};
 use super::rates::{Drops, Frame, Port, Worker, is_meant};
+use super::sample::Queue;
 use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use std::collections::BTreeMap;
 
 /// Columns of the workers' table in front of those of levels and stages.
 const WORKER: &str = "WORKER NUMA  BUSY% SLEEP%     Mpps cyc/pkt  B/pkt";
+/// A queue's worker is on another NUMA node than the port's device.
+const CROSSING: &str = "  port on node";
 /// Columns of the queues' table beside the port's name, and of that of ports.
 const QUEUES: &str = " QUEUE WORKER MINUTE%";
 const PORTS: &str = "  IN kpps   Gbit/s OUT kpps   Gbit/s    DROPS/s";
@@ -227,9 +230,10 @@ fn port(p: &Port, name: usize, history: &History, columns: usize) -> Line<'stati
 }
 
 fn queues(lines: &mut Vec<Line<'static>>, frame: &Frame, columns: usize) {
+    let crosses = frame.queues.iter().any(|q| crossing(frame, q).is_some());
     let name = name_cells(
         frame.queues.iter().map(|q| q.port.as_str()),
-        QUEUES.len(),
+        QUEUES.len() + if crosses { CROSSING.len() + 3 } else { 0 },
         columns,
         NAME,
     );
@@ -238,8 +242,15 @@ fn queues(lines: &mut Vec<Line<'static>>, frame: &Frame, columns: usize) {
         let core = q.core.map_or_else(|| "nobody".to_owned(), |c| c.to_string());
         let percent = q.percent.map_or_else(|| "-".to_owned(), |p| format!("{p:.1}"));
         let port = cells::exactly(&q.port, name);
-        lines.push(format!("{port} {:>5} {core:>6} {percent:>7}", q.queue).into());
+        let crossing = crossing(frame, q).map_or_else(String::new, |node| format!("{CROSSING} {node}"));
+        lines.push(format!("{port} {:>5} {core:>6} {percent:>7}{crossing}", q.queue).into());
     }
+}
+
+/// The port's NUMA node, if the worker that polls the queue is on another one.
+fn crossing(frame: &Frame, queue: &Queue) -> Option<u64> {
+    let worker = frame.workers.iter().find(|w| Some(w.core) == queue.core)?;
+    queue.numa.filter(|node| *node != worker.numa)
 }
 
 #[cfg(test)]
@@ -255,7 +266,7 @@ mod tests {
                  {{"packets": {packets}, "cycles_busy": {}, "l1_hits": {packets}, "cycles_lookup": {}}}}}],
                "ports": [{{"port": "p0", "rx_packets": {packets}, "rx_bytes": {}, "tx_packets": 0, "tx_bytes": 0,
                  "drops": {{"datapath_drop_tx_full": {dropped}}}}}],
-               "queues": [{{"port": "p0", "queue": 2, "core": 3, "percent": 12.34}}, {{"port": "p1", "queue": 0, "core": null, "percent": null}}]}}"#,
+               "queues": [{{"port": "p0", "queue": 2, "core": 3, "percent": 12.34, "numa": 0}}, {{"port": "p1", "queue": 0, "core": null, "percent": null}}]}}"#,
             packets / 4,
             packets / 10,
             packets * 1000,
@@ -304,7 +315,10 @@ mod tests {
                 "datapath_drop_tx_full"
             ]
         );
-        assert_eq!(lines[12], "p0                           2      3    12.3");
+        assert_eq!(
+            lines[12],
+            "p0                           2      3    12.3  port on node 0"
+        );
         assert_eq!(lines[13], "p1                           0 nobody       -");
     }
 
@@ -351,7 +365,7 @@ mod tests {
     fn long_names_are_cut_where_the_terminal_ends() {
         let mut now = frame();
         now.ports.clear();
-        now.queues[0].port = "端口".repeat(15);
+        (now.queues[0].port, now.queues[0].numa) = ("端口".repeat(15), None);
         let row = |columns| text(&now, columns).into_iter().find(|l| l.starts_with('端'));
         assert!(row(200).unwrap().starts_with(&("端口".repeat(15) + "     2")));
         let cut = row(60).unwrap();

@@ -31,7 +31,8 @@ PORTS
 
 QUEUES
   WORKER   who polls the receive queue; nobody: it is not polled
-  MINUTE%  its share of that worker's time in the last minute; -: not known yet";
+  MINUTE%  its share of that worker's time in the last minute; -: not known yet
+  port on node N  the port's device is on NUMA node N, and the worker is not";
 
 #[cfg(test)]
 mod tests {

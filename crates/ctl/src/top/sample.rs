@@ -55,6 +55,9 @@ pub(super) struct Queue {
     pub(super) core: Option<u64>,
     /// Share of that worker's time in the last minute.
     pub(super) percent: Option<f64>,
+    /// NUMA node of the port's device or guest. Missing if it is not known, or if an older daemon replies.
+    #[serde(default)]
+    pub(super) numa: Option<u64>,
 }
 
 impl Sample {

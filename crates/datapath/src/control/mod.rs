@@ -67,6 +67,13 @@ pub(crate) struct PortState {
     past: PortStats,
 }
 
+/// The settings of a port that could not be opened again.
+#[derive(Default)]
+struct ClosedPort {
+    config: PortConfig,
+    policing: Vec<Arc<Meter>>,
+}
+
 /// A worker thread.
 pub(crate) struct WorkerHandle {
     /// The smallest number that was free when it started.
@@ -121,6 +128,9 @@ pub(crate) struct Control {
     upcalls: Arc<UpcallRings>,
     config: Config,
     pub(crate) ports: BTreeMap<u32, PortState>,
+    /// Ports that could not be opened again. Their owner still has their numbers, so no other port gets
+    /// these.
+    closed: BTreeMap<u32, ClosedPort>,
     /// Ascending by processor.
     pub(crate) workers: Vec<WorkerHandle>,
     /// Workers that are about to end, while their queues move.
@@ -154,6 +164,7 @@ impl Control {
             upcalls,
             config,
             ports: BTreeMap::new(),
+            closed: BTreeMap::new(),
             workers: Vec::new(),
             leaving: Vec::new(),
             spread: Spread::default(),
@@ -241,13 +252,12 @@ impl Control {
         port: Arc<dyn Port>,
         want: Option<PortNo>,
     ) -> Result<PortNo, DatapathError> {
+        let is_taken = |no: &u32| self.ports.contains_key(no) || self.closed.contains_key(no);
         let no = match want {
-            Some(no) if self.ports.contains_key(&no.0) => return Err(DatapathError::InUse(no)),
+            Some(no) if is_taken(&no.0) => return Err(DatapathError::InUse(no)),
             Some(no) if no.0 > MAX_PORT => return Err(DatapathError::Full),
             Some(no) => no.0,
-            None => (1..=MAX_PORT)
-                .find(|n| !self.ports.contains_key(n))
-                .ok_or(DatapathError::Full)?,
+            None => (1..=MAX_PORT).find(|n| !is_taken(n)).ok_or(DatapathError::Full)?,
         };
         let mtu = Arc::new(AtomicU32::new(port.status().mtu));
         let config = PortConfig::default();
@@ -274,6 +284,9 @@ impl Control {
     }
 
     pub(crate) fn del_port(&mut self, no: PortNo) -> Result<(), DatapathError> {
+        if self.closed.remove(&no.0).is_some() {
+            return Ok(());
+        }
         if !self.ports.contains_key(&no.0) {
             return Err(DatapathError::NoPort(no));
         }
@@ -287,17 +300,33 @@ impl Control {
         self.request_all(|reply| Command::DelPort(no, reply)).map(drop)
     }
 
+    /// Opens a port again, also one that was not opened the last time. If that fails, the number stays the
+    /// port's until [`Control::del_port`].
     pub(crate) fn replace_port(&mut self, no: PortNo, port: Arc<dyn Port>) -> Result<(), DatapathError> {
-        let config = self.ports.get(&no.0).map(|state| state.config.clone());
-        match self.del_port(no) {
-            Ok(()) | Err(DatapathError::NoPort(_)) => {}
-            Err(error) => return Err(error),
+        let settings = match self.ports.get(&no.0) {
+            Some(state) => ClosedPort {
+                config: state.config.clone(),
+                policing: state.policing.clone(),
+            },
+            None => self.closed.remove(&no.0).unwrap_or_default(),
+        };
+        let opened = match self.del_port(no) {
+            Ok(()) | Err(DatapathError::NoPort(_)) => self.add_port(port, Some(no)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = opened {
+            self.closed.insert(no.0, settings);
+            return Err(error);
         }
-        self.add_port(port, Some(no))?;
-        config.map_or(Ok(()), |config| self.configure_port(no, config))
+        self.set_policing(no, settings.policing)?;
+        self.configure_port(no, settings.config)
     }
 
     pub(crate) fn configure_port(&mut self, no: PortNo, config: PortConfig) -> Result<(), DatapathError> {
+        if let Some(kept) = self.closed.get_mut(&no.0) {
+            kept.config = config;
+            return Ok(());
+        }
         let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
         if state.config == config {
             return Ok(());
@@ -355,6 +384,10 @@ impl Control {
 
     /// Limits the packets that a port receives; an empty list: no limit.
     pub(crate) fn set_policing(&mut self, no: PortNo, limits: Vec<Arc<Meter>>) -> Result<(), DatapathError> {
+        if let Some(kept) = self.closed.get_mut(&no.0) {
+            kept.policing = limits;
+            return Ok(());
+        }
         let state = self.ports.get_mut(&no.0).ok_or(DatapathError::NoPort(no))?;
         for r in &state.rx {
             r.shared.policing.set(limits.clone());

@@ -302,6 +302,7 @@ pub(crate) fn snapshot(c: &Control) -> Snapshot {
                 queue: r.queue,
                 core: w.map(|w| w.core),
                 percent: (lived > 0).then(|| 100.0 * ratio(cycles, total)),
+                numa: p.config.numa,
             });
         }
     }

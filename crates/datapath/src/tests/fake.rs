@@ -41,6 +41,8 @@ pub(crate) struct FakePort {
     bell: Arc<EventFd>,
     pub(crate) mtu: u32,
     pub(crate) opened: AtomicU64,
+    /// The port cannot be opened for sending.
+    pub(crate) refuses: AtomicBool,
 }
 
 impl FakePort {
@@ -55,6 +57,7 @@ impl FakePort {
             bell,
             mtu,
             opened: 0.into(),
+            refuses: (name == "bad").into(),
         })
     }
     /// A port with the same wires: packets of both are in one list, in the order in which they were sent.
@@ -65,6 +68,7 @@ impl FakePort {
             bell: Arc::new(EventFd::new().unwrap()),
             mtu: self.mtu,
             opened: 0.into(),
+            refuses: (name == "bad").into(),
         })
     }
     /// Sets whether the port reports right checksums of received packets.
@@ -157,7 +161,7 @@ impl Port for FakePort {
         self.name == "jealous"
     }
     fn open_tx(&self, _: usize, _: usize) -> Result<Box<dyn TxQueue>, PortError> {
-        if self.name == "bad" {
+        if self.refuses.load(Relaxed) {
             return Err(PortError::Config("cannot open".into()));
         }
         Ok(match self.name.as_str() {

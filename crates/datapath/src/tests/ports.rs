@@ -2,11 +2,65 @@
 
 use super::{FakePort, Toy, ToyRule, udp};
 use crate::{Config, Datapath, DatapathError, PortConfig};
-use heddle_datapath_api::{Action, Engine, Masked, NoReply, PortNo};
+use heddle_datapath_api::{Action, Engine, Masked, MeterAction, MeterBand, MeterConfig, NoReply, PortNo};
 use heddle_flow::FlowKey;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+
+#[test]
+fn a_port_that_cannot_be_opened_again_keeps_its_number() {
+    let toy = Toy::new(vec![ToyRule::any(vec![Action::Output(PortNo(2))])]);
+    let dp = Datapath::new(Config::default(), toy as _).unwrap();
+    let (a, b, c) = (FakePort::new("a"), FakePort::new("b"), FakePort::new("c"));
+    dp.add_port(Arc::clone(&a) as _, None).unwrap();
+    dp.add_port(Arc::clone(&b) as _, None).unwrap();
+    a.refuses.store(true, Relaxed);
+    assert!(dp.replace_port(PortNo(1), Arc::clone(&a) as _).is_err());
+    // Another port gets another number, and settings of the first one are not its own.
+    assert_eq!(dp.add_port(Arc::clone(&c) as _, None).unwrap(), PortNo(3));
+    let opened = c.opened.load(Relaxed);
+    let two = PortConfig {
+        n_rxq: 2,
+        ..PortConfig::default()
+    };
+    dp.configure_port(PortNo(1), two).unwrap();
+    let two_packets = MeterConfig {
+        packets: true,
+        bands: vec![MeterBand {
+            action: MeterAction::Drop,
+            rate: 1,
+            burst: 2,
+        }],
+    };
+    dp.set_policing(PortNo(1), &[two_packets]).unwrap();
+    assert!(dp.replace_port(PortNo(1), Arc::clone(&a) as _).is_err());
+    assert_eq!(c.opened.load(Relaxed), opened);
+    a.refuses.store(false, Relaxed);
+    let before = a.opened.load(Relaxed);
+    dp.replace_port(PortNo(1), Arc::clone(&a) as _).unwrap();
+    assert_eq!(
+        a.opened.load(Relaxed) - before,
+        2,
+        "with the number of queues set meanwhile"
+    );
+    dp.replace_port(PortNo(1), Arc::clone(&a) as _).unwrap();
+    a.send((0..4).map(|n| udp(1, 2, 3, n)));
+    let sent = b.wait(1).len();
+    a.drained();
+    let sent = sent + b.take().len();
+    // The worker's clock may be a millisecond older than the bucket.
+    assert!(
+        (1..=2).contains(&sent),
+        "{sent} packets: the limit was set meanwhile"
+    );
+    // Once it is deleted, its number is free.
+    a.refuses.store(true, Relaxed);
+    assert!(dp.replace_port(PortNo(1), Arc::clone(&a) as _).is_err());
+    dp.del_port(PortNo(1)).unwrap();
+    assert!(matches!(dp.del_port(PortNo(1)), Err(DatapathError::NoPort(_))));
+    assert_eq!(dp.add_port(FakePort::new("d") as _, None).unwrap(), PortNo(1));
+}
 
 #[test]
 fn ports_come_and_go_while_traffic_runs() {

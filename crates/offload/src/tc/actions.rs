@@ -9,6 +9,8 @@
 //!   fields outside the pseudo-header, leave TCP and UDP checksums as they are.
 //! * A dropped packet is `gact drop`.
 //! * Into a tunnel: `tunnel_key` ([`super::encap`]), then a redirect to the tunnel's device.
+//! * Out of a tunnel: `tunnel_key unset` first. Outer packets of a tunnel pass to the host's stack, whose
+//!   tunnel device gets them, with their origin in `skb->priority` ([`super::received`]).
 //! * The first action carries the cookie ([`Cookie`]).
 //!
 //! **Addresses.** `csum` skips GSO packets, and `pedit` updates no checksum. The pseudo-header checksum of a
@@ -18,6 +20,7 @@
 //! refused. A filter that only a card runs has `pedit`, since cards do not take `nat`.
 
 use super::attrs::{self, Base, Word};
+use super::cookie::Cookie;
 use super::encap::Encap;
 use crate::rule::VLAN_PRESENT;
 use crate::{Op, Rule, Why};
@@ -36,34 +39,6 @@ const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
-/// Owner and era of a filter: the cookie of its first action, 16 bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Cookie {
-    /// Number of the switch's run directory.
-    pub(super) owner: u64,
-    /// Number of the process, above those of all processes whose filters it found.
-    pub(super) era: u32,
-}
-
-impl Cookie {
-    const MAGIC: [u8; 4] = heddle_sys::ingress::FLOW_COOKIE;
-
-    pub(super) fn bytes(self) -> Vec<u8> {
-        let mut bytes = Self::MAGIC.to_vec();
-        bytes.extend(self.owner.to_be_bytes());
-        bytes.extend(self.era.to_be_bytes());
-        bytes
-    }
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
-        let rest = bytes.strip_prefix(&Self::MAGIC)?;
-        let (owner, rest) = rest.split_first_chunk::<8>()?;
-        Some(Self {
-            owner: u64::from_be_bytes(*owner),
-            era: u32::from_be_bytes(*rest.first_chunk::<4>()?),
-        })
-    }
-}
-
 /// The tunnel that a rule leads into.
 pub(super) struct IntoTunnel<'a> {
     pub(super) encap: &'a Encap,
@@ -75,7 +50,6 @@ pub(super) struct IntoTunnel<'a> {
 ///
 /// # Errors
 /// The reason why tc cannot do the steps.
-#[cfg(test)]
 pub(super) fn of(
     rule: &Rule,
     cookie: Cookie,
@@ -115,6 +89,9 @@ pub(super) fn steps(rule: &Rule, ways: &Ways<'_>, ends: bool) -> Result<Vec<TcAc
     let mut edits = Edits::new(rule);
     let mut ops = rule.ops.iter().peekable();
     let mut by_tunnel = None;
+    if rule.tunnel && !rule.ops.is_empty() {
+        all.push(attrs::tunnel_key_release());
+    }
     while let Some(op) = ops.next() {
         match op {
             Op::Output(no) => {
@@ -173,6 +150,13 @@ pub(super) fn finish(mut all: Vec<TcAction>, cookie: Cookie) -> Result<Vec<TcAct
     }
     number(&mut all, cookie);
     Ok(all)
+}
+
+/// The actions that pass outer packets of a tunnel to the host's stack.
+pub(super) fn to_host(origin: u32, cookie: Cookie) -> Vec<TcAction> {
+    let mut all = vec![attrs::skb_priority(origin), attrs::gact(attrs::TC_ACT_OK)];
+    number(&mut all, cookie);
+    all
 }
 
 /// The actions that hand a packet to a miss device.

@@ -1,12 +1,13 @@
 //! Attributes and actions of tc for which `netlink-packet-route` has no types, or not all attributes. They
-//! are `gact`, `vlan`, `pedit`, `csum`, `tunnel_key`, and the number of VLAN tags of `flower`. Layouts are
-//! from `linux/tc_act/tc_*.h` and `linux/pkt_cls.h`.
+//! are `gact`, `vlan`, `pedit`, `csum`, `tunnel_key`, `skbedit`, and of `flower` the number of VLAN tags and
+//! the keys of tunnels. Layouts are from `linux/tc_act/tc_*.h` and `linux/pkt_cls.h`.
 
 use netlink_packet_core::{DefaultNla, Emitable as _, NLA_F_NESTED};
 use netlink_packet_route::tc::{TcAction, TcActionAttribute, TcActionOption};
 use std::net::IpAddr;
 
-/// Control values of actions: drop the packet; continue with the next action.
+/// Control values of actions: pass the packet on; drop it; continue with the next action.
+pub(super) const TC_ACT_OK: u32 = 0;
 pub(super) const TC_ACT_SHOT: u32 = 2;
 pub(super) const TC_ACT_PIPE: u32 = 3;
 
@@ -17,6 +18,19 @@ const TERSE: [u32; 2] = [1, 1];
 /// Attribute of flower (Linux 5.19).
 const TCA_FLOWER_KEY_NUM_OF_VLANS: u16 = 102;
 
+const TCA_FLOWER_KEY_ENC_KEY_ID: u16 = 26;
+const TCA_FLOWER_KEY_ENC_IPV4_SRC: u16 = 27;
+const TCA_FLOWER_KEY_ENC_IPV4_DST: u16 = 29;
+const TCA_FLOWER_KEY_ENC_IPV6_SRC: u16 = 31;
+const TCA_FLOWER_KEY_ENC_IPV6_DST: u16 = 33;
+const TCA_FLOWER_KEY_ENC_UDP_DST_PORT: u16 = 45;
+const TCA_FLOWER_KEY_ENC_IP_TOS: u16 = 80;
+const TCA_FLOWER_KEY_ENC_IP_TTL: u16 = 82;
+const TCA_FLOWER_KEY_ENC_OPTS: u16 = 84;
+const TCA_FLOWER_KEY_ENC_OPTS_MASK: u16 = 85;
+
+const TCA_SKBEDIT_PARMS: u16 = 2;
+const TCA_SKBEDIT_PRIORITY: u16 = 3;
 const TCA_GACT_PARMS: u16 = 2;
 const TCA_CSUM_PARMS: u16 = 1;
 const TCA_VLAN_PARMS: u16 = 2;
@@ -48,6 +62,7 @@ const TCA_TUNNEL_KEY_ENC_OPT_GENEVE_CLASS: u16 = 1;
 const TCA_TUNNEL_KEY_ENC_OPT_GENEVE_TYPE: u16 = 2;
 const TCA_TUNNEL_KEY_ENC_OPT_GENEVE_DATA: u16 = 3;
 const TCA_TUNNEL_KEY_ACT_SET: u32 = 1;
+const TCA_TUNNEL_KEY_ACT_RELEASE: u32 = 2;
 
 /// Checksums that `csum` updates (`TCA_CSUM_UPDATE_FLAG_*`).
 pub(super) const CSUM_IPV4: u32 = 1;
@@ -93,10 +108,14 @@ pub(super) fn action(kind: &str, options: Vec<DefaultNla>) -> TcAction {
     action
 }
 
-fn nest(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
+fn emitted(inner: &[DefaultNla]) -> Vec<u8> {
     let mut bytes = vec![0; inner.buffer_len()];
     inner.emit(&mut bytes);
-    DefaultNla::new(kind | NLA_F_NESTED, bytes)
+    bytes
+}
+
+fn nest(kind: u16, inner: &[DefaultNla]) -> DefaultNla {
+    DefaultNla::new(kind | NLA_F_NESTED, emitted(inner))
 }
 
 /// `gact` with this control value.
@@ -239,6 +258,90 @@ pub(super) fn tunnel_key_set(key: &TunnelKey) -> TcAction {
         all.push(nest(TCA_TUNNEL_KEY_ENC_OPTS, &options));
     }
     action("tunnel_key", all)
+}
+
+/// `tunnel_key unset`: the packet is not in a tunnel any more.
+pub(super) fn tunnel_key_release() -> TcAction {
+    let mut parms = general(TC_ACT_PIPE);
+    parms.extend(TCA_TUNNEL_KEY_ACT_RELEASE.to_ne_bytes());
+    action("tunnel_key", vec![DefaultNla::new(TCA_TUNNEL_KEY_PARMS, parms)])
+}
+
+/// `skbedit` of the packet's priority (`skb->priority`).
+pub(super) fn skb_priority(value: u32) -> TcAction {
+    let parms = DefaultNla::new(TCA_SKBEDIT_PARMS, general(TC_ACT_PIPE));
+    let value = DefaultNla::new(TCA_SKBEDIT_PRIORITY, value.to_ne_bytes().to_vec());
+    action("skbedit", vec![parms, value])
+}
+
+/// A match on a tunnel. Each pair is value and mask.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct TunnelMatch {
+    pub(super) src: (IpAddr, IpAddr),
+    pub(super) dst: (IpAddr, IpAddr),
+    /// Network identifier; `None`: any.
+    pub(super) id: Option<u32>,
+    /// UDP destination port.
+    pub(super) port: u16,
+    pub(super) tos: (u8, u8),
+    pub(super) ttl: (u8, u8),
+    /// The first option of Geneve: class, type, and its data of one word.
+    pub(super) option: Option<(u16, u8, [u8; 4], [u8; 4])>,
+}
+
+/// An option of Geneve as `flower` matches it, or the mask of one.
+fn enc_option(attribute: u16, class: u16, kind: u8, data: [u8; 4]) -> DefaultNla {
+    let parts = [
+        DefaultNla::new(TCA_TUNNEL_KEY_ENC_OPT_GENEVE_CLASS, class.to_be_bytes().to_vec()),
+        DefaultNla::new(TCA_TUNNEL_KEY_ENC_OPT_GENEVE_TYPE, vec![kind]),
+        DefaultNla::new(TCA_TUNNEL_KEY_ENC_OPT_GENEVE_DATA, data.to_vec()),
+    ];
+    // The numbers are those of the action `tunnel_key`.
+    let option = DefaultNla::new(TCA_TUNNEL_KEY_ENC_OPTS_GENEVE, emitted(&parts));
+    DefaultNla::new(attribute, emitted(&[option]))
+}
+
+/// Keys of `flower` for a packet that comes out of a tunnel.
+pub(super) fn tunnel_keys(tunnel: &TunnelMatch) -> Vec<DefaultNla> {
+    let mut all = Vec::new();
+    // The attribute of a mask follows that of its value.
+    let mut add = |kind: u16, value: &[u8], mask: &[u8]| {
+        all.push(DefaultNla::new(kind, value.to_vec()));
+        all.push(DefaultNla::new(kind + 1, mask.to_vec()));
+    };
+    let is_v6 = tunnel.src.0.is_ipv6();
+    let bytes = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => ip.octets().to_vec(),
+        IpAddr::V6(ip) => ip.octets().to_vec(),
+    };
+    let kinds = match is_v6 {
+        false => [TCA_FLOWER_KEY_ENC_IPV4_SRC, TCA_FLOWER_KEY_ENC_IPV4_DST],
+        true => [TCA_FLOWER_KEY_ENC_IPV6_SRC, TCA_FLOWER_KEY_ENC_IPV6_DST],
+    };
+    for (kind, (value, mask)) in kinds.into_iter().zip([tunnel.src, tunnel.dst]) {
+        add(kind, &bytes(value), &bytes(mask));
+    }
+    for (kind, (value, mask)) in [
+        (TCA_FLOWER_KEY_ENC_IP_TOS, tunnel.tos),
+        (TCA_FLOWER_KEY_ENC_IP_TTL, tunnel.ttl),
+    ] {
+        if mask != 0 {
+            add(kind, &[value], &[mask]);
+        }
+    }
+    let port = tunnel.port.to_be_bytes().to_vec();
+    all.push(DefaultNla::new(TCA_FLOWER_KEY_ENC_UDP_DST_PORT, port));
+    if let Some(id) = tunnel.id {
+        all.push(DefaultNla::new(
+            TCA_FLOWER_KEY_ENC_KEY_ID,
+            id.to_be_bytes().to_vec(),
+        ));
+    }
+    if let Some((class, kind, data, mask)) = tunnel.option {
+        all.push(enc_option(TCA_FLOWER_KEY_ENC_OPTS, class, kind, data));
+        all.push(enc_option(TCA_FLOWER_KEY_ENC_OPTS_MASK, u16::MAX, u8::MAX, mask));
+    }
+    all
 }
 
 /// Match on the number of VLAN tags.

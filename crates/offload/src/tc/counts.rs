@@ -1,13 +1,15 @@
 //! Reads the counts of filters.
 //!
 //! The first action of a filter counts its packets. The kernel counts bytes without Ethernet header and tag;
-//! [`counts_since_last`] adds them. It counts each segment of a GSO packet.
+//! [`Installed::counts_since_last`] adds them. It counts each segment of a GSO packet.
 
-use super::flows::{FilterTable, Installed};
-use super::message::{self, Counted};
+use super::flows::FilterTable;
+use super::message;
+use super::side::TcSide;
 use crate::Handle;
 use heddle_datapath_api::FlowCounts;
 use netlink_packet_route::RouteNetlinkMessage::GetTrafficFilter;
+use netlink_packet_route::tc::TcMessage;
 use rustix::io::Errno;
 use std::io;
 
@@ -16,13 +18,49 @@ impl FilterTable {
         let busy = self.devices.iter().filter(|(_, d)| d.flows > 0);
         let busy: Vec<(u32, usize)> = busy.map(|(ifindex, d)| (*ifindex, d.flows)).collect();
         for (ifindex, flows) in busy {
-            let mut seen = 0;
-            let (installed, paths, cookie) = (&mut self.installed, &mut self.paths, self.cookie);
             // The short form ends with chain 0, at the first filter of another kind.
-            let request = match paths.has_chains(ifindex) {
+            let request = match self.paths.has_chains(ifindex) {
                 true => message::all_of(ifindex),
                 false => message::flows_of(ifindex),
             };
+            if let Some(seen) = self.read_counts(vec![request], now_ms, f)
+                && seen < flows
+            {
+                self.reinstall_flows(ifindex, flows - seen);
+            }
+        }
+        // A program is before the filters of tunnel devices, so there is a dump for each priority.
+        for (id, ifindex, flows) in self.tunnels.with_inner() {
+            let requests = self
+                .places()
+                .map(|(p, protocol)| message::flows_at(ifindex, p, protocol));
+            let requests = requests.collect();
+            if let Some(seen) = self.read_counts(requests, now_ms, f)
+                && seen < flows
+            {
+                let name = id.0.device_name(id.1);
+                let n = flows - seen;
+                log::warn!(target: "netdev_offload", per_min = 5, burst = 5; "{name}: another program removed {n} filters of flows; they are installed again");
+                self.reinstall_inner(id);
+            }
+        }
+        self.paths.take_all(now_ms, f);
+        self.received.counters(f);
+        if self.has_buried() {
+            self.settle_now();
+        }
+    }
+    /// Reads the counts of a device's filters. Returns the number of filters of this process, if it is known.
+    fn read_counts(
+        &mut self,
+        requests: Vec<TcMessage>,
+        now_ms: u64,
+        f: &mut dyn FnMut(Handle, FlowCounts),
+    ) -> Option<usize> {
+        let (installed, cookie) = (&mut self.installed, self.cookie);
+        let (received, paths) = (&mut self.received, &mut self.paths);
+        let (mut seen, mut is_whole) = (0, true);
+        for request in requests {
             let done = self.batch.dump(GetTrafficFilter(request), &mut |reply| {
                 let Some(reported) = message::read(reply.payload) else {
                     return;
@@ -39,22 +77,23 @@ impl FilterTable {
                     return;
                 };
                 seen += 1;
-                let counts = counts_since_last(flow, reported.counted, now_ms);
-                match flow.child {
-                    Some(_) => paths.credit(at, counts),
-                    None if counts.packets > 0 => f(at, counts),
-                    None => {}
+                flow.in_card = reported.in_hw;
+                // These also count packets that come back to workers.
+                if matches!(flow.side, TcSide::Outer { .. }) {
+                    return;
+                }
+                let counts = flow.counts_since_last(reported.counted, now_ms);
+                if flow.child.is_some() {
+                    paths.credit(at, counts);
+                } else if counts.packets > 0 {
+                    f(at, counts);
+                    received.credit_outer(flow.side, counts);
                 }
             });
             let cut = |e: &io::Error| e.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error());
-            if done.as_ref().err().is_none_or(cut) && seen < flows {
-                self.reinstall_flows(ifindex, flows - seen);
-            }
+            is_whole &= done.as_ref().err().is_none_or(cut);
         }
-        self.paths.take_all(now_ms, f);
-        if self.has_buried() {
-            self.settle_now();
-        }
+        is_whole.then_some(seen)
     }
     /// Another program removed filters of a device: its flows are installed again.
     fn reinstall_flows(&mut self, ifindex: u32, n: usize) {
@@ -67,23 +106,5 @@ impl FilterTable {
             );
             self.ports.mark(ifindex);
         }
-    }
-}
-
-/// Packets and bytes of a filter since the last call.
-pub(super) fn counts_since_last(flow: &mut Installed, now: Counted, now_ms: u64) -> FlowCounts {
-    let before = std::mem::replace(&mut flow.read, now);
-    let packets = now.packets.saturating_sub(before.packets);
-    if packets == 0 {
-        return FlowCounts::default();
-    }
-    // A card counts whole frames.
-    let in_hw = now.hw_packets.saturating_sub(before.hw_packets);
-    let in_sw = packets.saturating_sub(in_hw);
-    FlowCounts {
-        packets,
-        bytes: now.bytes.saturating_sub(before.bytes) + flow.uncounted * in_sw,
-        used_ms: now_ms,
-        tcp_flags: 0,
     }
 }

@@ -5,8 +5,9 @@
 //! bit are those of the rule. The kernel chooses the UDP source port by its own hash, and the Ethernet
 //! addresses by its own route and neighbour.
 //!
-//! **Deviation** from RFC 8926, section 3.4: the header's bit "critical options present" is not set, since the
-//! action has no attribute for it. The options themselves have the bit. Open vSwitch's filters do the same.
+//! **Deviation** from RFC 8926, section 3.4: the header's bit "critical options present" is not set, since
+//! the action has no attribute for it. The options themselves have the bit. Open vSwitch's filters do the
+//! same.
 //!
 //! **Checksums.** The device writes an outer UDP checksum, unless the action has `nocsum`.
 

@@ -12,63 +12,45 @@
 //! [`FilterTable::settle`] waits for these packets.
 
 use super::TcPolicy;
-use super::actions::{self, Cookie, IntoTunnel};
+use super::actions;
 use super::conns::TcConns;
-use super::counts::counts_since_last;
-use super::ct::ConnMatch;
+use super::cookie::Cookie;
 use super::encap::Encap;
+use super::installed::{ETHERNET_LEN, Installed, id_of};
 use super::keys::Keys;
 use super::leftovers::{self, Leftover};
 use super::message::{self, Counted, FilterId, Reported};
-use super::paths::{Entrance, Paths};
-use super::plan::{self, PathState};
+use super::paths::Paths;
+use super::plan::PathState;
 use super::ports::Device;
-use super::tunnel_devices::{self, TunnelDevices, TunnelId};
+use super::received::Received;
+use super::side::TcSide;
+use super::tunnel_devices::{self, TunnelDevices};
+use super::uncounted::Uncounted;
 use crate::miss::{self, CLAIM_TIMEOUT};
 use crate::others::Others;
 use crate::port_devices::{PortDevice, PortDevices};
-use crate::rule::VLAN_PRESENT;
 use crate::{Handle, Rule, Why};
 use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_sys::route_batch::{RouteBatch, RouteRequest};
 use heddle_sys::shared_words;
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, NewTrafficFilter};
-use netlink_packet_route::tc::{TcAction, TcFilterFlowerOption as Key};
+use netlink_packet_route::tc::TcAction;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Maximum wait for the kernel's reply to a request.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
-/// Length of an Ethernet header and of a tag, bytes.
-const ETHERNET_LEN: u64 = 14;
-const TAG_LEN: u64 = 4;
 /// EtherTypes of filters: each has two priorities.
 const PROTOCOLS: [u16; 3] = [0x0800, 0x86dd, 0x8100];
 /// Priorities that one process uses.
 pub(super) const PRIORITIES: u16 = 6;
 const _: () = assert!(PRIORITIES as usize == 2 * PROTOCOLS.len());
-/// Bits of a filter's handle above those of its flow's handle.
-const VARIANT_SHIFT: u32 = 31;
 /// Highest priority number of a flow's filter: the last one before the other filters of the switch.
 pub(super) const LAST_PRIORITY: u16 = 0x4842;
-
-pub(super) struct Installed {
-    pub(super) filter_id: FilterId,
-    /// The second of the two priorities.
-    pub(super) second: bool,
-    /// Bytes of each packet that the kernel does not count.
-    pub(super) uncounted: u64,
-    pub(super) read: Counted,
-    /// Last counts, if the filter was already removed with all filters of its device.
-    last: Option<Counted>,
-    /// The tunnels whose device it leads to.
-    pub(super) tunnel: Option<TunnelId>,
-    /// The chain that it leads to.
-    pub(super) child: Option<u32>,
-}
 
 pub(super) struct FilterTable {
     pub(super) batch: RouteBatch,
@@ -90,6 +72,8 @@ pub(super) struct FilterTable {
     pub(super) installed: HashMap<Handle, Installed>,
     pub(super) leftovers: Vec<Leftover>,
     pub(super) tunnels: TunnelDevices,
+    pub(super) received: Received,
+    uncounted: Uncounted,
     pub(super) paths: Paths,
     pub(super) conns: TcConns,
     /// Filters were removed since the last call of [`FilterTable::settle`].
@@ -115,6 +99,8 @@ impl FilterTable {
             installed: HashMap::new(),
             leftovers: Vec::new(),
             tunnels: TunnelDevices::new(owner),
+            received: Received::default(),
+            uncounted: Uncounted::default(),
             paths: Paths::default(),
             conns: TcConns::default(),
             unsettled: false,
@@ -150,16 +136,40 @@ impl FilterTable {
         results.into_iter().next().unwrap_or(Ok(())).map(|()| reported)
     }
 
-    /// Adds a filter of a flow with the id `filter_id`.
-    fn add(&mut self, filter_id: FilterId, keys: Vec<Key>, actions: Vec<TcAction>) -> Result<(), Why> {
+    /// Adds the filter of a rule that does not track, with the id `filter_id`.
+    pub(super) fn add(&mut self, filter_id: FilterId, keys: Keys, rule: &Rule) -> Result<(), Why> {
+        let ports = &self.ports;
+        let card_only = self.policy == TcPolicy::SkipSw;
+        let device = |no: PortNo| ports.get(no).map(|out| out.ifindex);
+        let actions = actions::of(rule, self.cookie, card_only, None, device)?;
+        self.add_actions(filter_id, keys, actions)
+    }
+    /// Adds the filter of a flow, with numbered actions.
+    pub(super) fn add_actions(
+        &mut self,
+        filter_id: FilterId,
+        keys: Keys,
+        actions: Vec<TcAction>,
+    ) -> Result<(), Why> {
         let flags = match self.policy {
             TcPolicy::None => 0,
             TcPolicy::SkipSw => message::SKIP_SW,
             TcPolicy::SkipHw => message::SKIP_HW,
         };
         let wants_card = self.wants_card();
+        self.add_filter(filter_id, keys, actions, flags, wants_card)
+    }
+    /// Adds a filter. `wants_card`: it is refused unless a card has it.
+    pub(super) fn add_filter(
+        &mut self,
+        filter_id: FilterId,
+        keys: Keys,
+        actions: Vec<TcAction>,
+        flags: u32,
+        wants_card: bool,
+    ) -> Result<(), Why> {
         let request = RouteRequest {
-            message: NewTrafficFilter(filter_id.filter(keys, actions, flags)),
+            message: NewTrafficFilter(filter_id.filter(keys.keys, actions, flags)),
             // The reply shows whether the card has the filter.
             flags: NLM_F_CREATE | NLM_F_EXCL | if wants_card { NLM_F_ECHO } else { 0 },
         };
@@ -199,16 +209,21 @@ impl FilterTable {
 
     // -- flows
 
-    fn filter_id(&self, at: Handle, (ifindex, chain): (u32, u32), protocol: u16, second: bool) -> FilterId {
+    pub(super) fn filter_id(&self, at: Handle, ifindex: u32, protocol: u16, second: bool) -> FilterId {
         let index = PROTOCOLS.iter().position(|p| *p == protocol).unwrap_or(0);
         let offset = u16::try_from(2 * index).unwrap_or(0) + u16::from(second);
         FilterId {
             ifindex,
-            chain,
+            chain: 0,
             priority: self.priority + offset,
             protocol,
             handle: at.wrapping_add(1),
         }
+    }
+    /// Priorities of this process, with their protocols.
+    pub(super) fn places(&self) -> impl Iterator<Item = (u16, u16)> + use<> {
+        let first = self.priority;
+        (0..PRIORITIES).filter_map(move |n| Some((first + n, *PROTOCOLS.get(usize::from(n) / 2)?)))
     }
     /// Whether no packet of the input device is too long for an output device, or for the tunnel.
     pub(super) fn fits(&self, rule: &Rule, input: PortDevice) -> bool {
@@ -225,7 +240,7 @@ impl FilterTable {
             && rule.max_frame.is_none_or(|max| frame <= max.into())
     }
     /// The tunnel that a rule leads into, with its device.
-    fn tunnel(&mut self, rule: &Rule) -> Result<Option<(Encap, u32)>, Why> {
+    pub(super) fn tunnel(&mut self, rule: &Rule) -> Result<Option<(Encap, u32)>, Why> {
         let Some(outer) = &rule.outer else {
             return Ok(None);
         };
@@ -244,9 +259,6 @@ impl FilterTable {
     }
     /// The device of a rule's input port.
     pub(super) fn input(&self, rule: &Rule) -> Result<PortDevice, Why> {
-        if rule.tunnel {
-            return Err(super::ENDS_HERE);
-        }
         let way = *self.ports.get(rule.in_port).ok_or(Why::InPort)?;
         if way.internal {
             return Err(Why::InternalPort);
@@ -261,117 +273,65 @@ impl FilterTable {
         if rule.key.recirc != 0 && !self.alone {
             return Err(super::BESIDE_EBPF);
         }
-        if rule.outputs().any(|no| self.ports.get(no).is_none()) {
-            return Err(Why::OutPort);
-        }
-        let is_internal = |no: PortNo| self.ports.get(no).is_some_and(|out| out.internal);
-        if rule.outputs().any(is_internal) {
-            return Err(Why::InternalPort);
-        }
+        self.check_outputs(rule)?;
         if !self.fits(rule, way) {
             return Err(Why::Mtu);
         }
         Ok(way)
     }
-    /// Adds the filters of a flow to chain 0. `second`: at the second priority.
+    /// Checks that packets may leave by the outputs of a rule.
+    pub(super) fn check_outputs(&self, rule: &Rule) -> Result<(), Why> {
+        if rule.outputs().any(|no| self.ports.get(no).is_none()) {
+            return Err(Why::OutPort);
+        }
+        let is_internal = |no: PortNo| self.ports.get(no).is_some_and(|out| out.internal);
+        match rule.outputs().any(is_internal) {
+            true => Err(Why::InternalPort),
+            false => Ok(()),
+        }
+    }
+    /// Adds the filters of a flow to chain 0. `second`: at the second priority. There is one at least.
     fn add_flow(&mut self, at: Handle, rule: &Rule, second: bool) -> Result<Vec<Installed>, Why> {
+        if rule.tunnel {
+            return Ok(vec![self.add_inner(at, rule, second)?]);
+        }
+        if let Some(decap) = rule.decap() {
+            return Ok(vec![self.add_outer(at, rule, decap, second)?]);
+        }
         let added = self.add_at(at, rule, second, &PathState::default(), 0, &[])?;
         match added.is_empty() {
             true => Err(Why::Connection),
             false => Ok(added),
         }
     }
-    /// Adds the filters of a flow to a chain with packets of this place, which the filters of `path` lead to.
-    /// Returns none if no packet of the chain matches the flow.
-    pub(super) fn add_at(
-        &mut self,
-        at: Handle,
-        rule: &Rule,
-        second: bool,
-        place: &PathState,
-        chain: u32,
-        path: &[Entrance],
-    ) -> Result<Vec<Installed>, Why> {
-        let mut all = Vec::new();
-        for (variant, rule) in (0..).zip(plan::variants(rule, place)) {
-            match self.add_one(at, &rule, (second, variant), place, chain, path.to_vec()) {
-                Ok(one) => all.extend(one),
-                Err(why) => {
-                    for one in all {
-                        self.delete_filter(one.filter_id);
-                        one.child.into_iter().for_each(|chain| self.bury(chain));
-                    }
-                    return Err(why);
-                }
-            }
-        }
-        Ok(all)
-    }
-    /// Adds one filter of a flow to a chain. Makes the chain that the filter leads to.
-    fn add_one(
-        &mut self,
-        at: Handle,
-        rule: &Rule,
-        (second, variant): (bool, u32),
-        place: &PathState,
-        chain: u32,
-        mut path: Vec<Entrance>,
-    ) -> Result<Option<Installed>, Why> {
-        let way = self.input(rule)?;
-        let Some(mut plan) = plan::plan(rule, place)? else {
-            return Ok(None);
-        };
-        let Keys { protocol, mut keys } = Keys::of(&plan.matched)?;
-        keys.extend(plan.conn.iter().flat_map(ConnMatch::keys));
-        let mut filter_id = self.filter_id(at, (way.ifindex, chain), protocol, second);
-        filter_id.handle |= variant << VARIANT_SHIFT;
-        let tunnel = self.tunnel(rule)?;
-        let into = tunnel.as_ref().map(|(encap, ifindex)| IntoTunnel {
-            encap,
-            ifindex: *ifindex,
-        });
-        let mut actions = self.actions_of(rule, &plan, into)?;
-        let tagged = plan.matched.key.vlan & VLAN_PRESENT != 0;
-        let uncounted = ETHERNET_LEN + if tagged { TAG_LEN } else { 0 };
-        let mut child = None;
-        if let Some(next) = plan.next.take() {
-            path.push(Entrance { at, uncounted });
-            let chain = self.build_chain(way.ifindex, rule, next, path)?;
-            actions.push(super::ct::goto_chain(chain));
-            child = Some(chain);
-        }
-        let done = actions::finish(actions, self.cookie);
-        if let Err(why) = done.and_then(|actions| self.add(filter_id, keys, actions)) {
-            if let Some(chain) = child {
-                self.bury(chain);
-            }
-            return Err(why);
-        }
-        Ok(Some(Installed {
-            filter_id,
-            second,
-            uncounted,
-            read: Counted::default(),
-            last: None,
-            tunnel: tunnel.map(|(encap, _)| encap.id()),
-            child,
-        }))
-    }
     fn insert_flow(&mut self, at: Handle, filters: Vec<Installed>) {
         let mut filters = filters.into_iter();
         if let Some(flow) = filters.next() {
-            self.count_flows(flow.filter_id.ifindex, 1);
-            if let Some(id) = flow.tunnel {
-                self.tunnels.count_flow(id, 1);
-            }
-            self.installed.insert(at, flow);
+            self.insert_first(at, flow);
         }
         filters.for_each(|flow| self.insert_other(at, flow));
     }
+    fn insert_first(&mut self, at: Handle, flow: Installed) {
+        self.count_flows(flow.filter_id.ifindex, 1);
+        if let Some(id) = flow.side.tunnel() {
+            self.tunnels.count_flow(id, 1);
+        }
+        match flow.side {
+            TcSide::Plain | TcSide::Into { .. } => {}
+            TcSide::Outer { end, origin, .. } => self.received.insert_outer(at, end, origin),
+            TcSide::Inner { tunnel, .. } => {
+                if self.tunnels.count_inner(tunnel, 1) {
+                    self.reinstall_outer(tunnel);
+                }
+            }
+        }
+        self.installed.insert(at, flow);
+    }
     pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
-        if rule.key.recirc != 0 {
+        if rule.key.recirc != 0 && !rule.tunnel {
             return self.install_stage(at, rule);
         }
+        self.uncounted.check(id_of(rule), Instant::now())?;
         let flow = self.add_flow(at, rule, false)?;
         self.insert_flow(at, flow);
         Ok(())
@@ -402,16 +362,27 @@ impl FilterTable {
         if flow.last.is_none() {
             self.count_flows(flow.filter_id.ifindex, -1);
         }
-        if let Some(id) = flow.tunnel {
+        if let Some(id) = flow.side.tunnel() {
             self.tunnels.count_flow(id, -1);
         }
+        if let TcSide::Inner { tunnel, .. } = flow.side {
+            self.tunnels.count_inner(tunnel, -1);
+        }
         let last = flow.last.take().or_else(|| self.delete_filter(flow.filter_id));
+        if let TcSide::Outer { end, origin, .. } = flow.side {
+            return self.received.remove_outer(at, end, origin);
+        }
         if let Some(chain) = flow.child {
             self.bury(chain);
         }
         self.remove_others(at);
         let counts = match last {
-            Some(now) => counts_since_last(&mut flow, now, 0),
+            Some(now) => {
+                let counts = flow.counts_since_last(now, 0);
+                self.uncounted.removed(&flow, Instant::now());
+                self.received.credit_outer(flow.side, counts);
+                counts
+            }
             None => {
                 self.uncounted_removals += 1;
                 FlowCounts::default()
@@ -439,16 +410,10 @@ impl FilterTable {
             }
         }
     }
-    /// Another program removed the devices of these tunnels: flows that lead into them are installed again.
-    pub(super) fn reinstall_flows_into(&mut self, tunnels: &[TunnelId]) {
-        for (kind, port) in tunnels {
-            let name = kind.device_name(*port);
-            log::warn!(target: "netdev_offload", "{name}: another program removed it; flows into its tunnels are installed again");
-        }
-        let into = |flow: &&Installed| flow.tunnel.is_some_and(|id| tunnels.contains(&id));
-        for flow in self.installed.values().filter(into) {
-            self.ports.mark(flow.filter_id.ifindex);
-        }
+    /// A text about the tunnel of a flow, for people.
+    pub(super) fn note(&self, at: Handle) -> Option<String> {
+        let flow = self.installed.get(&at)?;
+        Some(flow.side.to_string()).filter(|text| !text.is_empty())
     }
     /// Waits until no packet uses the actions of a removed filter any more.
     pub(super) fn settle(&mut self) {

@@ -22,6 +22,8 @@ pub(super) struct Leftover {
     pub(super) filter_id: FilterId,
     /// The filter is the last one of a device, and sends packets to a miss device.
     pub(super) is_miss: bool,
+    /// The filter passes outer packets of a tunnel to the host's stack.
+    pub(super) to_host: bool,
 }
 
 /// The filters of all processes with this owner number, their highest era, and the kernel's zones of their
@@ -41,6 +43,7 @@ fn find(batch: &mut RouteBatch, owner: u64) -> (Vec<Leftover>, u32, HashSet<u16>
                 all.push(Leftover {
                     filter_id: reported.filter_id,
                     is_miss: reported.filter_id.chain == 0 && reported.filter_id.priority > LAST_PRIORITY,
+                    to_host: reported.to_host,
                 });
             }
         });
@@ -81,12 +84,12 @@ pub(super) struct Adopted {
 }
 
 /// Era and first priority of a new process, and the filters that it takes over. `alone`: this back end
-/// diverts devices itself. Otherwise the miss filters are removed at once: the eBPF program needs their
-/// priority.
+/// diverts devices itself. Otherwise miss filters are removed at once, since the eBPF program needs their
+/// priority. So are filters that pass packets of tunnels to the host's stack.
 pub(super) fn adopt(batch: &mut RouteBatch, owner: u64, alone: bool) -> Adopted {
     let (mut all, era, zones) = find(batch, owner);
     if !alone {
-        let (misses, flows): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| l.is_miss);
+        let (misses, flows): (Vec<_>, Vec<_>) = all.into_iter().partition(|l| l.is_miss || l.to_host);
         delete(batch, &misses);
         all = flows;
     }
@@ -120,6 +123,14 @@ pub(super) fn remove(owner: u64) -> usize {
 }
 
 impl FilterTable {
+    /// Removes filters of an earlier process that pass outer packets from a device to the host's stack. The
+    /// miss device that their packets would come back by is gone.
+    pub(super) fn drop_adopted_outer(&mut self, ifindex: u32) {
+        let passes = |l: &Leftover| l.to_host && l.filter_id.ifindex == ifindex;
+        let (old, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut self.leftovers).into_iter().partition(passes);
+        self.leftovers = rest;
+        delete(&mut self.batch, &old);
+    }
     /// Removes the filters of an earlier process.
     pub(super) fn drop_adopted(&mut self) {
         let all = std::mem::take(&mut self.leftovers);

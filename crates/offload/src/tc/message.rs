@@ -1,6 +1,6 @@
 //! Requests about filters, and the parser of the kernel's messages about them.
 
-use super::actions::Cookie;
+use super::cookie::Cookie;
 use super::{attrs, ct};
 use netlink_packet_route::tc::{
     TcAction, TcAttribute, TcFilterFlowerOption as Key, TcHandle, TcMessage, TcOption,
@@ -84,6 +84,13 @@ pub(super) fn flows_of(ifindex: u32) -> TcMessage {
     m
 }
 
+/// The same for the filters of one priority.
+pub(super) fn flows_at(ifindex: u32, priority: u16, protocol: u16) -> TcMessage {
+    let mut m = flows_of(ifindex);
+    m.header.info = u32::from(priority) << 16 | u32::from(protocol.to_be());
+    m
+}
+
 /// Packets and bytes as the kernel counts them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) struct Counted {
@@ -102,6 +109,8 @@ pub(super) struct Reported {
     pub(super) cookie: Option<Cookie>,
     pub(super) counted: Counted,
     pub(super) in_hw: bool,
+    /// The filter passes outer packets of a tunnel to the host's stack.
+    pub(super) to_host: bool,
 }
 
 /// Kind and value of each attribute, up to the first one that is truncated. The values of
@@ -195,5 +204,7 @@ pub(super) fn read(payload: &[u8]) -> Option<Reported> {
             hw_bytes,
         },
         in_hw: flags.is_some_and(|flags| flags & IN_HW != 0),
+        // Only these filters begin with `skbedit`.
+        to_host: find(first, TCA_KIND) == Some(b"skbedit\0"),
     })
 }

@@ -2,14 +2,18 @@
 //! runs them, or the device's card. `docs/offload-tc.md` explains it to operators.
 //!
 //! * [`keys`]: the match of a rule as keys of `flower`, with the conditions that the rule leaves out.
-//! * [`actions`]: a rule's steps as actions.
+//! * [`actions`]: a rule's steps as actions; [`cookie`]: the cookie of the first one.
 //! * [`attrs`]: the attributes and actions that `netlink-packet-route` lacks.
 //! * [`plan`], [`fields`]: a rule behind others, and how a packet becomes again what came in.
-//! * [`paths`]: chains of filters, for flows that track or recirculate.
+//! * [`paths`]: chains of filters, for flows that track or recirculate. [`chains`] adds them, [`stages`] has
+//!   the flows behind a recirculation, and [`chain_removal`] removes all of it.
 //! * [`ct`]: the action `ct`, and keys of connections; [`conns`]: connections in the kernel's table.
 //! * [`message`]: requests about filters, and the parser of the kernel's messages.
 //! * [`encap`], [`tunnel_devices`]: outer headers, and the kernel's devices that write them.
+//! * [`side`], [`received`], [`tunnel_programs`]: flows out of tunnels, and packets without a flow.
+//! * [`installed`]: the filter of a flow; [`miss_filter`]: the one after those of flows.
 //! * [`flows`]: adds, changes and removes filters; [`counts`]: reads their counts.
+//! * [`uncounted`]: flows of which a card counts no packet.
 //! * [`ports`]: diverts devices, or shares them with the eBPF back end.
 //! * [`leftovers`]: filters of an earlier process.
 //!
@@ -21,21 +25,31 @@
 
 mod actions;
 mod attrs;
+mod chain_removal;
+mod chains;
 mod conns;
+mod cookie;
 mod counts;
 mod ct;
 mod encap;
 mod fields;
 mod flows;
+mod installed;
 mod keys;
 mod leftovers;
 mod message;
+mod miss_filter;
 mod paths;
 mod plan;
 mod ports;
+mod received;
+mod side;
+mod stages;
 #[cfg(test)]
 mod tests;
 mod tunnel_devices;
+mod tunnel_programs;
+mod uncounted;
 
 use crate::{Backend, ConnUse, Handle, PortLink, Rule, Why, miss};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
@@ -48,8 +62,8 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// Why packets of a tunnel that ends here, and packets out of it, stay with others.
-const ENDS_HERE: Why = Why::Tunnel("ends here: filters of tc only lead into tunnels");
+/// Why packets of a tunnel that ends here, and packets out of it, are left to others.
+const ENDS_HERE: Why = Why::Tunnel("ends here: eBPF or workers take packets out of it");
 
 /// Why flows that track or recirculate are not filters beside the eBPF program, which has them.
 const BESIDE_EBPF: Why = Why::Action("ct or recirc (through tc, beside eBPF)");
@@ -214,6 +228,9 @@ impl Backend for Tc {
     }
     fn served_ports(&self) -> Vec<(String, String)> {
         self.0.lock().served_ports()
+    }
+    fn note(&self, at: Handle) -> Option<String> {
+        self.0.lock().note(at)
     }
     fn remove_devices(&mut self) {
         let state = self.0.lock();

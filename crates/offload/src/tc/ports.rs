@@ -6,24 +6,20 @@
 
 use super::actions;
 use super::flows::{FilterTable, REPLY_TIMEOUT};
-use super::message::{self, FilterId};
+use super::miss_filter::{add_miss_filter, remove_miss_filter};
 use super::{TcPolicy, attrs};
 use crate::PortLink;
 use crate::filter::Hook;
 use crate::miss::{MissDevice, claim};
 use heddle_datapath_api::PortNo;
-use heddle_sys::route_batch::{RouteBatch, RouteRequest};
+use heddle_sys::route_batch::RouteBatch;
 use heddle_sys::{LinkCtl, TapOpen, TapQueue};
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
-use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, NewTrafficFilter};
+use netlink_packet_core::NLM_F_EXCL;
 use std::collections::HashSet;
 use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Arc;
 
-/// Priority of the miss filter: the one of the eBPF program.
-pub(super) const MISS_PRIORITY: u16 = 0x4844;
-const ETH_P_ALL: u16 = 3;
 /// Number of calls of [`FilterTable::set_ports`] in which each device is checked once for other programs.
 const CALLS_PER_CHECK: u32 = 10;
 /// Minimum Linux: `flower` matches the number of tags since 5.19, and only outer headers since 5.16.
@@ -46,16 +42,6 @@ pub(super) struct Device {
 fn is_card(name: &str) -> bool {
     let feature = LinkCtl::new().and_then(|link| link.feature(name, "hw-tc-offload"));
     feature.is_ok_and(|on| on == Some(true))
-}
-
-fn miss_filter_id(ifindex: u32) -> FilterId {
-    FilterId {
-        ifindex,
-        chain: 0,
-        priority: MISS_PRIORITY,
-        protocol: ETH_P_ALL,
-        handle: 1,
-    }
 }
 
 /// Checks whether this kernel, and this user, can have filters of flower.
@@ -87,24 +73,6 @@ pub(super) fn probe() -> Result<(), String> {
     done
 }
 
-/// Adds or replaces the miss filter of a device, with the queueing discipline that it needs.
-pub(super) fn add_miss_filter(
-    batch: &mut RouteBatch,
-    ifindex: u32,
-    actions: Vec<netlink_packet_route::tc::TcAction>,
-    flags: u16,
-) -> io::Result<()> {
-    // The discipline may exist already.
-    let _ = heddle_sys::ingress::add_clsact(ifindex);
-    let filter = miss_filter_id(ifindex).filter(Vec::new(), actions, message::SKIP_HW);
-    let request = RouteRequest {
-        message: NewTrafficFilter(filter),
-        flags: NLM_F_CREATE | flags,
-    };
-    let results = batch.send(vec![request], &mut |_| {})?;
-    results.into_iter().next().unwrap_or(Ok(()))
-}
-
 impl FilterTable {
     pub(super) fn divert(&mut self, name: &str, ifindex: u32) -> io::Result<Arc<TapQueue>> {
         let look = self.others.look(name, ifindex, Hook::Ingress)?;
@@ -132,6 +100,7 @@ impl FilterTable {
         // Replaces the miss filter of an earlier process.
         let actions = actions::to_miss_device(miss.ifindex, self.cookie);
         add_miss_filter(&mut self.batch, ifindex, actions, 0)?;
+        self.drop_adopted_outer(ifindex);
         let tap = Arc::clone(&miss.tap);
         self.insert(name, ifindex, Some(miss), Some(claim));
         Ok(tap)
@@ -175,12 +144,7 @@ impl FilterTable {
         };
         self.remove_flows_of(ifindex);
         if device.miss.is_some() {
-            let request = RouteRequest {
-                message: DelTrafficFilter(miss_filter_id(ifindex).named()),
-                flags: 0,
-            };
-            // The filter may be gone with its device, or with the queueing discipline.
-            let _ = self.request(request);
+            remove_miss_filter(&mut self.batch, ifindex);
             self.settle_now();
         }
         // The switch installs flows of the port again, which fails with the reason.
@@ -201,8 +165,7 @@ impl FilterTable {
             self.others.read_disciplines();
             self.recheck_devices(ports);
         }
-        let gone = self.tunnels.check(self.adopted() > 0);
-        self.reinstall_flows_into(&gone);
+        self.check_tunnels();
         self.ports.set(ports)
     }
 

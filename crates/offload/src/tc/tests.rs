@@ -2,9 +2,12 @@
 
 mod model;
 mod paths;
+mod received;
+mod restored;
 mod tunnels;
 
-use super::actions::{self, Cookie, IntoTunnel};
+use super::actions::{self, IntoTunnel};
+use super::cookie::Cookie;
 use super::keys::Keys;
 use super::message::{self, FilterId};
 use super::{Tc, TcPolicy};

@@ -1,25 +1,28 @@
-//! Tunnel devices of the kernel, by which packets leave into tunnels.
+//! Tunnel devices of the kernel, by which packets leave into tunnels and come out of them.
 //!
 //! **Shape.** There is one device for each kind and UDP port of tunnels, with Open vSwitch's name
 //! (`vxlan_sys_4789`). It is made for the first flow, and removed when no flow has used it for a while. The
 //! UDP port is registered with network cards before the first filter, since that comes after the device.
 //!
 //! **One owner.** Filters of the switch at the underlay's devices take the packets of its tunnels before the
-//! host's stack, so workers decapsulate them. The tunnel device receives packets of strangers only. Its own
-//! filter drops them: the host's stack must not get what a stranger put into a tunnel.
+//! host's stack. The tunnel device receives those that [`super::received`] passes, and packets of strangers.
+//! A filter at the device drops the strangers' packets: the host's stack must not get what a stranger put
+//! into a tunnel.
 //!
 //! **Restart.** The devices are one group of devices, which names their owner. The next process takes them
 //! over, because filters of the earlier one lead to them.
 
 use super::attrs;
 use super::message;
-use super::ports::add_miss_filter;
+use super::miss_filter::add_miss_filter;
 use crate::Why;
 use heddle_sys::route_batch::{RouteBatch, RouteRequest};
 use heddle_sys::tunnel_links::{TunnelLinkKind, TunnelLinks};
 use heddle_sys::{LinkCtl, TapLinks};
+use netlink_packet_core::DefaultNla;
 use netlink_packet_route::AddressFamily;
-use netlink_packet_route::RouteNetlinkMessage::GetRoute;
+use netlink_packet_route::RouteNetlinkMessage::{GetRoute, SetLink};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::route::{RouteAttribute, RouteMessage};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
@@ -40,6 +43,37 @@ struct TunnelDevice {
     flows: usize,
     /// Calls of [`TunnelDevices::check`] since it had no flow.
     idle_calls: u32,
+    /// Number of flows that come out of its tunnels.
+    inner: usize,
+    /// Outer packets may pass to the host's stack.
+    receives: bool,
+    /// Calls of [`TunnelDevices::check`] since no flow came out of its tunnels.
+    idle_inner_calls: u32,
+}
+
+impl TunnelDevice {
+    fn new(ifindex: u32) -> Self {
+        Self {
+            ifindex,
+            flows: 0,
+            idle_calls: 0,
+            inner: 0,
+            receives: false,
+            idle_inner_calls: 0,
+        }
+    }
+}
+
+/// Result of a check of the devices.
+#[derive(Debug, Default)]
+pub(super) struct Checked {
+    /// Devices that another program has removed, with their index. Flows of their tunnels have to be
+    /// installed again.
+    pub(super) gone: Vec<(TunnelId, u32)>,
+    /// Tunnels whose outer packets stay with workers from now on.
+    pub(super) closed: Vec<TunnelId>,
+    /// Index of each device that was removed.
+    pub(super) removed: Vec<u32>,
 }
 
 /// The tunnel devices of this process.
@@ -84,14 +118,9 @@ impl TunnelDevices {
         let group = group_of(owner);
         let links = TapLinks::new(None).and_then(|links| links.all());
         let ours = links.unwrap_or_default().into_iter();
-        let ours = ours.filter(|link| link.group == group).filter_map(|link| {
-            let device = TunnelDevice {
-                ifindex: link.ifindex,
-                flows: 0,
-                idle_calls: 0,
-            };
-            Some((id_of(&link.name)?, device))
-        });
+        let ours = ours
+            .filter(|link| link.group == group)
+            .filter_map(|link| Some((id_of(&link.name)?, TunnelDevice::new(link.ifindex))));
         Self {
             group,
             all: ours.collect(),
@@ -125,13 +154,8 @@ impl TunnelDevices {
         let name = id.0.device_name(id.1);
         match made {
             Ok(ifindex) => {
-                log::info!(target: "netdev_offload", "{name}: made for filters that lead into tunnels");
-                let device = TunnelDevice {
-                    ifindex,
-                    flows: 0,
-                    idle_calls: 0,
-                };
-                self.all.insert(id, device);
+                log::info!(target: "netdev_offload", "{name}: made for filters of tunnels");
+                self.all.insert(id, TunnelDevice::new(ifindex));
                 Ok(ifindex)
             }
             Err(why) => {
@@ -151,6 +175,7 @@ impl TunnelDevices {
             let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
             let drop_all = vec![attrs::gact(attrs::TC_ACT_SHOT)];
             add_miss_filter(batch, ifindex, drop_all, 0)?;
+            limit_gro(batch, ifindex);
             links.bring_up(ifindex, self.group)
         };
         begin().inspect_err(|_| {
@@ -165,38 +190,64 @@ impl TunnelDevices {
             device.idle_calls = 0;
         }
     }
+    /// Counts a flow that comes out of a device's tunnels, or one that does so no more. Returns whether outer
+    /// packets may pass to the host's stack from now on.
+    pub(super) fn count_inner(&mut self, id: TunnelId, n: isize) -> bool {
+        let Some(device) = self.all.get_mut(&id) else {
+            return false;
+        };
+        device.inner = device.inner.saturating_add_signed(n);
+        device.idle_inner_calls = 0;
+        device.inner > 0 && !std::mem::replace(&mut device.receives, true)
+    }
+    /// Whether outer packets of these tunnels may pass to the host's stack.
+    pub(super) fn receives(&self, id: TunnelId) -> bool {
+        self.all.get(&id).is_some_and(|device| device.receives)
+    }
+    /// Tunnels, index of the device, and number of flows of devices that flows come in by.
+    pub(super) fn with_inner(&self) -> Vec<(TunnelId, u32, usize)> {
+        let with = self.all.iter().filter(|(_, device)| device.inner > 0);
+        with.map(|(id, device)| (*id, device.ifindex, device.inner))
+            .collect()
+    }
     /// Removes devices that have had no flow for a while. `keep`: filters of an earlier process may lead to
-    /// them. Returns the devices that another program has removed: their flows have to be installed again.
-    pub(super) fn check(&mut self, keep: bool) -> Vec<TunnelId> {
+    /// them.
+    pub(super) fn check(&mut self, keep: bool) -> Checked {
         self.failed.clear();
+        let mut checked = Checked::default();
         if self.all.is_empty() {
-            return Vec::new();
+            return checked;
         }
         let Ok(links) = LinkCtl::new() else {
-            return Vec::new();
+            return checked;
         };
-        let is_there = |id: &TunnelId, device: &TunnelDevice| {
-            links.ifindex(&id.0.device_name(id.1)).ok() == Some(device.ifindex)
-        };
-        let all = self.all.iter();
-        let gone = all
-            .filter(|(id, device)| !is_there(id, device))
-            .map(|(id, _)| *id);
-        let gone: Vec<TunnelId> = gone.collect();
-        self.all.retain(|id, _| !gone.contains(id));
         self.all.retain(|id, device| {
-            device.idle_calls = if keep || device.flows > 0 {
+            let is_there = links.ifindex(&id.0.device_name(id.1)).ok() == Some(device.ifindex);
+            if !is_there {
+                checked.gone.push((*id, device.ifindex));
+                return false;
+            }
+            let count = |calls: u32, flows: usize| if flows > 0 { 0 } else { calls + 1 };
+            device.idle_calls = if keep {
                 0
             } else {
-                device.idle_calls + 1
+                count(device.idle_calls, device.flows)
             };
-            let is_due = device.idle_calls > IDLE_CALLS;
+            device.idle_inner_calls = count(device.idle_inner_calls, device.inner);
+            // Outer packets stay with workers before the device goes.
+            if device.receives && device.idle_inner_calls > IDLE_CALLS {
+                device.receives = false;
+                checked.closed.push(*id);
+                return true;
+            }
+            let is_due = !device.receives && device.idle_calls > IDLE_CALLS;
             if is_due {
                 remove(*id, device);
+                checked.removed.push(device.ifindex);
             }
             !is_due
         });
-        gone
+        checked
     }
     /// Removes all devices.
     pub(super) fn shutdown(&mut self) {
@@ -206,10 +257,29 @@ impl TunnelDevices {
     }
 }
 
+/// Bounds the length of GSO packets that the device makes of received ones. If they go back to workers, they
+/// must not be longer than an IP packet with outer headers. Kernels before Linux 5.19 do not know the
+/// attribute.
+fn limit_gro(batch: &mut RouteBatch, ifindex: u32) {
+    const IFLA_GRO_MAX_SIZE: u16 = 58;
+    const MAX_BYTES: u32 = 65_000;
+    let mut m = LinkMessage::default();
+    m.header.index = ifindex;
+    let size = DefaultNla::new(IFLA_GRO_MAX_SIZE, MAX_BYTES.to_ne_bytes().to_vec());
+    m.attributes = vec![LinkAttribute::Other(size)];
+    let request = RouteRequest {
+        message: SetLink(m),
+        flags: 0,
+    };
+    let _ = batch.send(vec![request], &mut |_| {});
+}
+
 fn remove((kind, port): TunnelId, device: &TunnelDevice) {
     let name = kind.device_name(port);
     match TunnelLinks::new().and_then(|links| links.remove(device.ifindex)) {
-        Ok(()) => log::info!(target: "netdev_offload", "{name}: removed, since no filter leads to it"),
+        Ok(()) => {
+            log::info!(target: "netdev_offload", "{name}: removed, since no filter leads to it")
+        }
         Err(error) => log::warn!(target: "netdev_offload", "{name}: cannot be removed ({error})"),
     }
 }

@@ -1,7 +1,41 @@
-//! Settings of a bond.
+//! Settings of a bond, of its members and of LACP.
 
+use crate::bfd_port::BfdPort;
 use crate::bond_port::Mode;
+use heddle_datapath_api::PortNo;
+use heddle_lacp::{LinkSettings, Settings as LacpSettings};
 use heddle_openflow::Port as OfPort;
+
+/// Settings of a port with several interfaces, or with LACP.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BondConfig {
+    /// Settings of the bond; `None`: there is one interface only.
+    pub bond: Option<BondSettings>,
+    /// Settings of LACP; `None`: it is off.
+    pub lacp: Option<LacpSettings>,
+}
+
+/// An interface of such a port.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct MemberConfig {
+    /// Number in the bridge.
+    pub no: OfPort,
+    /// Name.
+    pub name: String,
+    /// Address.
+    pub mac: [u8; 6],
+    /// Whether the device has a carrier.
+    pub carrier: bool,
+    /// Number of changes of the link that the device has counted. As in Open vSwitch, LACP does not notice a
+    /// loss that is not counted: a `dummy` that is set down counts none.
+    pub link_resets: u64,
+    /// The datapath port; `None`: the interface has none of its own.
+    pub dp: Option<PortNo>,
+    /// Settings of its link.
+    pub lacp: LinkSettings,
+    /// The session that watches it.
+    pub bfd: Option<BfdPort>,
+}
 
 /// Settings of a bond.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -5,75 +5,46 @@
 //! which member each bucket has; [`heddle_lacp::Aggregator`] speaks to the partner.
 //! The time is passed to both.
 //!
-//! **Translation.** The decisions are published ([`BondView`]) without a new configuration. A
-//! translation depends on the parts that it has read ([`crate::bond_port::BondPart`]). So a member that fails
-//! makes only the flows stale that used it, and a bucket that moves only those of the bucket. Flows of
-//! `balance-tcp` end in an action that hashes in the datapath ([`heddle_datapath_api::LbOutput`]), and stay
-//! valid when buckets move.
+//! **Translation.** The decisions are published ([`BondView`](crate::bond_port::BondView)) without a new
+//! configuration. A translation depends on the parts that it has read ([`crate::bond_port::BondPart`]). So a
+//! member that fails makes only the flows stale that used it, and a bucket that moves only those of the
+//! bucket. Flows of `balance-tcp` end in an action that hashes in the datapath
+//! ([`heddle_datapath_api::LbOutput`]), and stay valid when buckets move.
+//!
+//! * [`config`]: settings. * [`entry`]: one bond with its LACP, and the table of all.
+//! * [`machine`], [`rebalance`]: the decisions. * [`texts`], [`show`]: replies to commands.
 //!
 //! **Order of locks.** `all` is the last one: with it held, only bonds are called.
 
 mod config;
+mod entry;
 mod machine;
 mod rebalance;
 mod show;
 #[cfg(test)]
 mod tests;
+mod texts;
 
 pub use crate::bond_port::{BondPort, LacpLink, LacpState, Mode, slb_bucket};
-pub use config::BondSettings;
+pub use config::{BondConfig, BondSettings, MemberConfig};
 pub use heddle_lacp::{LinkSettings, Settings as LacpSettings};
 
-use crate::bfd_port::BfdPort;
-use crate::bond_port::{BUCKETS, BondShared, BondView, LacpCookie, LacpInput, MemberView};
+use crate::bond_port::LacpCookie;
 use crate::dataplane::Dataplane;
 use crate::parts::Part;
-use config::MemberLink;
-use heddle_datapath_api::{Generations, PortNo, UpcallPacket};
-use heddle_lacp::{Aggregator, Outgoing, Received, Status, payload_of};
+use entry::{All, BondEntry};
+use heddle_datapath_api::UpcallPacket;
+use heddle_lacp::{Received, payload_of};
 use heddle_openflow::Port as OfPort;
 use machine::Bond;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Interval after which a member may have its full number of messages again. A partner sends three messages a
 /// second at most (IEEE 802.1AX-2020 §6.4.16).
 const REFILL_MS: u64 = 100;
-/// A message that a worker had no room for is sent again after this time.
-const RETRY_MS: u64 = 5;
-
-/// Settings of a port with several interfaces, or with LACP.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct BondConfig {
-    /// Settings of the bond; `None`: there is one interface only.
-    pub bond: Option<BondSettings>,
-    /// Settings of LACP; `None`: it is off.
-    pub lacp: Option<LacpSettings>,
-}
-
-/// An interface of such a port.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct MemberConfig {
-    /// Number in the bridge.
-    pub no: OfPort,
-    /// Name.
-    pub name: String,
-    /// Address.
-    pub mac: [u8; 6],
-    /// Whether the device has a carrier.
-    pub carrier: bool,
-    /// Number of changes of the link that the device has counted. As in Open vSwitch, LACP does not notice a
-    /// loss that is not counted: a `dummy` that is set down counts none.
-    pub link_resets: u64,
-    /// The datapath port; `None`: the interface has none of its own.
-    pub dp: Option<PortNo>,
-    /// Settings of its link.
-    pub lacp: LinkSettings,
-    /// The session that watches it.
-    pub bfd: Option<BfdPort>,
-}
 
 /// A frame that is to be sent.
 pub(crate) struct LacpFrame {
@@ -84,38 +55,6 @@ pub(crate) struct LacpFrame {
     /// The member.
     pub(crate) port: OfPort,
     pub(crate) frame: Vec<u8>,
-}
-
-/// One bond.
-struct BondEntry {
-    name: String,
-    bridge: u64,
-    bond: Option<Bond>,
-    lacp: Option<Aggregator>,
-    members: BTreeMap<OfPort, (MemberConfig, Arc<LacpInput>)>,
-    shared: Arc<BondShared>,
-    /// Bytes that were accounted, by bucket.
-    accounted: Vec<u64>,
-    /// The bond has to run at once.
-    dirty: bool,
-    /// LACP's view of each member, as the database has it.
-    current: BTreeMap<OfPort, bool>,
-}
-
-#[derive(Default)]
-struct All {
-    by_id: HashMap<u64, BondEntry>,
-    by_name: BTreeMap<String, u64>,
-    last_id: u64,
-    /// Numbers of tables in the datapath.
-    tables: BTreeSet<u32>,
-    /// Bonds that have had messages since the last refill.
-    used: BTreeSet<u64>,
-    refilled_ms: u64,
-    /// Bonds for [`Bonds::take_learning`].
-    learning: BTreeSet<u64>,
-    /// Ports for [`Bonds::take_moved`].
-    moved: BTreeSet<(u64, OfPort)>,
 }
 
 /// All bonds of the switch.
@@ -428,294 +367,7 @@ impl Bonds {
     pub fn set_enabled(&self, bond: &str, member: &str, enable: bool) -> Result<&'static str, &'static str> {
         self.command(bond, |b| b.set_enabled(member, enable))
     }
-
-    /// The text of `bond/show`, of one bond or of all.
-    ///
-    /// # Errors
-    /// Open vSwitch's text for an unknown bond.
-    pub fn show(&self, name: Option<&str>) -> Result<String, &'static str> {
-        let now_ms = self.dataplane.now_ms();
-        let details = |e: &BondEntry| Some(e.bond.as_ref()?.details(e.shared.table.id, now_ms));
-        self.texts(name, details, NO_BOND)
-    }
-    /// The text of `bond/list`.
-    pub fn list(&self) -> String {
-        let line = |e: &BondEntry| Some(e.bond.as_ref()?.line(e.shared.table.id));
-        let lines = self.texts(None, line, NO_BOND).unwrap_or_default();
-        format!("bond\ttype\trecircID\tmembers\n{lines}")
-    }
-    /// The text of `dpif-netdev/bond-show`: the buckets of bonds with `lb-output-action`.
-    pub fn show_buckets(&self) -> String {
-        let of = |e: &BondEntry| {
-            let settings = &e.bond.as_ref()?.settings;
-            let hashes = e.shared.view.load().sends == Some(Mode::BalanceTcp);
-            let table = Some(&e.shared.table).filter(|_| hashes && settings.lb_output)?;
-            let bucket = |n: u8| {
-                format!(
-                    "\t\tbucket {n} - member {}\n",
-                    table.port(n).unwrap_or(PortNo::NONE.0)
-                )
-            };
-            let buckets: String = (0..=u8::MAX).map(bucket).collect();
-            Some(format!("\tbond-id {}:\n{buckets}", table.id))
-        };
-        match self.texts(None, of, NO_BOND) {
-            Ok(text) if !text.is_empty() => format!("Bonds:\n{text}"),
-            _ => String::new(),
-        }
-    }
-    /// The text of `lacp/show`, of one port or of all.
-    ///
-    /// # Errors
-    /// Open vSwitch's text for an unknown port.
-    pub fn show_lacp(&self, name: Option<&str>) -> Result<String, &'static str> {
-        self.texts(name, |e| Some(e.lacp.as_ref()?.details()), NO_LACP)
-    }
-    /// The text of `lacp/show-stats`, of one port or of all.
-    ///
-    /// # Errors
-    /// Open vSwitch's text for an unknown port.
-    pub fn show_lacp_stats(&self, name: Option<&str>) -> Result<String, &'static str> {
-        self.texts(name, |e| Some(e.lacp.as_ref()?.statistics()), NO_LACP)
-    }
-
-    fn texts(
-        &self,
-        name: Option<&str>,
-        of: impl Fn(&BondEntry) -> Option<String>,
-        unknown: &'static str,
-    ) -> Result<String, &'static str> {
-        let all = self.all.lock();
-        match name {
-            Some(name) => {
-                let entry = all.by_name.get(name).and_then(|id| all.by_id.get(id));
-                entry.and_then(of).ok_or(unknown)
-            }
-            None => {
-                let entries = all.by_name.values().filter_map(|id| all.by_id.get(id));
-                Ok(entries.filter_map(of).collect())
-            }
-        }
-    }
 }
 
 const NO_BOND: &str = "no such bond";
 const NO_LACP: &str = "no such lacp object";
-
-impl All {
-    /// The number of a port's bond, which is made if there is none.
-    fn id_of(&mut self, name: &str, bridge: u64) -> u64 {
-        if let Some(id) = self.by_name.get(name) {
-            return *id;
-        }
-        self.last_id += 1;
-        let id = self.last_id;
-        let table = (1..).find(|n| !self.tables.contains(n)).unwrap_or(0);
-        self.tables.insert(table);
-        let entry = BondEntry {
-            name: name.to_owned(),
-            bridge,
-            bond: None,
-            lacp: None,
-            members: BTreeMap::new(),
-            shared: BondShared::new(id, table),
-            accounted: vec![0; BUCKETS],
-            dirty: true,
-            current: BTreeMap::new(),
-        };
-        self.by_id.insert(id, entry);
-        self.by_name.insert(name.to_owned(), id);
-        id
-    }
-
-    fn unsent(&mut self, id: u64, port: OfPort, now_ms: u64) {
-        if let Some(lacp) = self.by_id.get_mut(&id).and_then(|e| e.lacp.as_mut()) {
-            lacp.unsent(port.0, now_ms + RETRY_MS);
-        }
-    }
-}
-
-impl BondEntry {
-    fn configure(&mut self, bridge: u64, config: &BondConfig, members: &[MemberConfig], now_ms: u64) {
-        self.bridge = bridge;
-        self.dirty = true;
-        match (&mut self.bond, &config.bond) {
-            (Some(bond), Some(settings)) => bond.configure(settings.clone(), now_ms),
-            (bond, settings) => {
-                *bond = settings.clone().map(|s| Bond::new(&self.name, s, now_ms));
-            }
-        }
-        match (&mut self.lacp, &config.lacp) {
-            (Some(lacp), Some(settings)) => lacp.configure(settings.clone()),
-            (lacp, settings) => *lacp = settings.clone().map(Aggregator::new),
-        }
-        let id = self.shared.id;
-        let mut old = std::mem::take(&mut self.members);
-        let mut uncounted = BTreeSet::new();
-        for member in members {
-            let old = old.remove(&member.no);
-            if old
-                .as_ref()
-                .is_some_and(|(m, _)| m.link_resets == member.link_resets)
-            {
-                uncounted.insert(member.no);
-            }
-            let input = old.map_or_else(|| LacpInput::new(id, member.no), |(_, i)| i);
-            self.members.insert(member.no, (member.clone(), input));
-        }
-        self.hand_over_members(&uncounted, now_ms);
-    }
-
-    /// Passes the members and their links on. LACP does not notice the loss of an `uncounted` link.
-    fn hand_over_members(&mut self, uncounted: &BTreeSet<OfPort>, now_ms: u64) {
-        if let Some(lacp) = &mut self.lacp {
-            lacp.keep_links(|no| self.members.contains_key(&OfPort(no)));
-            for (member, _) in self.members.values() {
-                let no = member.no;
-                lacp.set_link(no.0, member.lacp.clone(), now_ms);
-                let unnoticed = uncounted.contains(&no) && lacp.has_carrier(no.0);
-                lacp.set_carrier(no.0, member.carrier || unnoticed, now_ms);
-            }
-        }
-        if let Some(bond) = &mut self.bond {
-            let link = |m: &MemberConfig| MemberLink {
-                no: m.no,
-                name: m.name.clone(),
-                mac: m.mac,
-                carrier: m.carrier,
-            };
-            bond.set_members(self.members.values().map(|(m, _)| link(m)).collect());
-        }
-    }
-
-    fn wake_ms(&self) -> Option<u64> {
-        if self.dirty {
-            return Some(0);
-        }
-        let lacp = self.lacp.as_ref().and_then(Aggregator::wake_ms);
-        let bond = self.bond.as_ref().and_then(Bond::wake_ms);
-        lacp.into_iter().chain(bond).min()
-    }
-
-    /// The frames that LACP sends now.
-    fn run_lacp(&mut self, now_ms: u64) -> Vec<LacpFrame> {
-        let outgoing = self.lacp.as_mut().map_or(Vec::new(), |lacp| lacp.run(now_ms));
-        let frame = |o: Outgoing| {
-            let port = OfPort(o.link);
-            let (member, _) = self.members.get(&port)?;
-            Some(LacpFrame {
-                id: self.shared.id,
-                bridge: self.bridge,
-                port,
-                frame: heddle_lacp::frame(member.mac, &o.pdu),
-            })
-        };
-        outgoing.into_iter().filter_map(frame).collect()
-    }
-
-    /// Whether LACP's view of any member has changed.
-    fn take_current_changed(&mut self) -> bool {
-        let Some(lacp) = &self.lacp else { return false };
-        let of = |no: &OfPort| Some((*no, lacp.has_partner(no.0)?));
-        let now: BTreeMap<OfPort, bool> = self.members.keys().filter_map(of).collect();
-        std::mem::replace(&mut self.current, now) != self.current
-    }
-
-    /// The members that LACP has opened or closed.
-    fn follow_links(&self) -> Vec<OfPort> {
-        let Some(lacp) = &self.lacp else {
-            return Vec::new();
-        };
-        let members = self.members.values();
-        members
-            .filter(|(m, input)| input.set_forwarding(lacp.may_enable(m.no.0)))
-            .map(|(m, _)| m.no)
-            .collect()
-    }
-
-    /// Runs the bond. Returns whether gratuitous packets are due.
-    fn run_bond(&mut self, now_ms: u64) -> bool {
-        self.account();
-        let Some(bond) = &mut self.bond else { return false };
-        for (member, _) in self.members.values() {
-            let no = member.no;
-            let watched = member.bfd.as_ref().is_none_or(BfdPort::is_forwarding);
-            let lacp = self.lacp.as_ref().is_none_or(|l| l.may_enable(no.0));
-            bond.set_may_enable(no, member.carrier && watched && lacp);
-        }
-        let state = match &self.lacp {
-            None => LacpState::Off,
-            Some(lacp) if lacp.status() == Status::Negotiated => LacpState::Negotiated,
-            Some(_) => LacpState::Configured,
-        };
-        bond.run(state, now_ms);
-        bond.rebalance(now_ms);
-        bond.take_learning()
-    }
-
-    /// Adds what was sent in each bucket since the last call.
-    fn account(&mut self) {
-        let Some(bond) = self.bond.as_mut().filter(|b| !b.buckets.is_empty()) else {
-            return;
-        };
-        for (bucket, (before, sent)) in (0..=u8::MAX).zip(self.accounted.iter_mut().zip(&self.shared.sent)) {
-            let hashed = self.shared.table.bytes(bucket);
-            let now = hashed.wrapping_add(sent.bytes.load(Relaxed));
-            bond.account(usize::from(bucket), now.wrapping_sub(*before));
-            *before = now;
-        }
-    }
-
-    fn view(&self) -> BondView {
-        let bond = self.bond.as_ref();
-        let accepts = |no: OfPort| match bond.and_then(|b| b.member(no)) {
-            Some(m) => m.enabled || m.may_enable,
-            None => true,
-        };
-        let member = |(m, input): &(MemberConfig, Arc<LacpInput>)| MemberView {
-            no: m.no,
-            accepts: accepts(m.no),
-            input: input.clone(),
-        };
-        let settings = bond.map(|b| &b.settings);
-        BondView {
-            mode: settings.map_or(Mode::ActiveBackup, |s| s.mode),
-            sends: bond.and_then(Bond::sends),
-            lacp: bond.map_or(LacpState::Off, |b| b.lacp),
-            fallback: settings.is_some_and(|s| s.fallback),
-            all_members_active: settings.is_some_and(|s| s.all_members_active && s.mode == Mode::BalanceSlb),
-            basis: settings.map_or(0, |s| s.basis),
-            in_datapath: self.members.values().all(|(m, _)| m.dp.is_some()),
-            active: bond.and_then(|b| b.active),
-            members: self.members.values().map(member).collect(),
-            buckets: bond.map_or(Vec::new(), |b| b.buckets.iter().map(|b| b.member).collect()),
-        }
-    }
-
-    /// Publishes the state for translations and workers. Returns whether it has changed.
-    fn publish(&self, generations: &Generations) -> bool {
-        let view = self.view();
-        self.fill_table(&view);
-        let parts = view.differences(&self.shared.view.load());
-        self.shared.view.store(view);
-        // After the state: a translation that has read the old state has an older generation.
-        for part in &parts {
-            generations.bump(Part::Bond(self.shared.id, *part).slot());
-        }
-        !parts.is_empty()
-    }
-
-    /// Writes the datapath's buckets.
-    fn fill_table(&self, view: &BondView) {
-        let table = &self.shared.table;
-        table.set_basis(view.basis);
-        let dp = |no: OfPort| self.members.get(&no).and_then(|(m, _)| m.dp);
-        for bucket in 0..=u8::MAX {
-            let member = view.buckets.get(usize::from(bucket)).copied().flatten();
-            let port = member
-                .filter(|_| view.sends == Some(Mode::BalanceTcp))
-                .and_then(dp);
-            table.set_port(bucket, port.map(|no| no.0));
-        }
-    }
-}

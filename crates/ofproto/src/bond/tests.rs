@@ -4,7 +4,9 @@ use super::config::MemberLink;
 use super::machine::Bond;
 use super::rebalance::{MemberLoad, Move, plan};
 use super::*;
+use crate::bond_port::{BUCKETS, BondView};
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 fn settings(mode: Mode) -> BondSettings {
     BondSettings {

@@ -81,6 +81,7 @@ impl Device {
                 zero_copy: mode == Mode::ZeroCopy,
                 checksums: wish.checksums,
                 need_wakeup: options.need_wakeup,
+                room_for: wish.n * mode.cards_per_memory(),
             };
             let (opened, rx, tx) = Queue::open(config).map_err(|e| Refusal {
                 is_busy: e.kind() == io::ErrorKind::ResourceBusy,
@@ -149,6 +150,7 @@ impl Device {
                 (format!("xsk_queue_{i}_tx_invalid_descs"), losses.tx_invalid),
                 (format!("xsk_queue_{i}_rx_ring_full"), losses.rx_ring_full),
                 (format!("xsk_queue_{i}_fill_ring_empty"), losses.fill_ring_empty),
+                (format!("xsk_queue_{i}_tx_without_copy"), q.sent_without_copy()),
             ])
         });
         let passed = self.passed();

@@ -27,7 +27,17 @@ impl AfxdpPort {
         let (device, senders) = opened?;
         self.senders.set(senders);
         state.device = Some(device);
+        state.queues_there = self.netdev.link.rx_queues(&self.netdev.name);
+        self.warn_of_unused(state);
         Ok(())
+    }
+
+    fn warn_of_unused(&self, state: &PortState) {
+        if let Some(unused) = state.queues_of_host() {
+            log::warn!(target: "netdev_afxdp",
+                "{}: the host's stack gets packets of {unused} of its {} receive queues: set options:n_rxq, or use \
+                 ethtool -L", self.netdev.name, state.queues_there.unwrap_or(0));
+        }
     }
 
     /// Gives a card the number of queues that the port uses. Packets of other queues would be the host's. The
@@ -98,11 +108,6 @@ impl AfxdpPort {
         for mode in options.modes() {
             match Device::open(wish, mode) {
                 Ok(opened) => {
-                    if let Some(there) = there.filter(|there| *there > n) {
-                        log::warn!(target: "netdev_afxdp",
-                            "{name}: the host's stack gets packets of {} of its {there} receive queues: set \
-                             options:n_rxq, or use ethtool -L", there - n);
-                    }
                     log::info!(target: "netdev_afxdp", "{name}: {n} queues in mode {}", mode.name());
                     return Ok(opened);
                 }
@@ -135,6 +140,23 @@ impl AfxdpPort {
                 "{}: another program has detached its XDP program, or moved the device: it is opened again",
                 self.netdev.name);
             state.stale = true;
+            return;
         }
+        let (n, there) = (device.queues.len(), self.netdev.link.rx_queues(&self.netdev.name));
+        if there != state.queues_there {
+            // Another program has changed the number. The card gets that of the port again; the sockets stay.
+            self.fit(state, n);
+            state.queues_there = self.netdev.link.rx_queues(&self.netdev.name);
+            self.warn_of_unused(state);
+        }
+    }
+}
+
+impl PortState {
+    /// The number of the device's receive queues without a socket: the host's stack gets their packets.
+    /// `None`: there are none.
+    pub(super) fn queues_of_host(&self) -> Option<u32> {
+        let used = u32::try_from(self.device.as_ref()?.queues.len()).ok()?;
+        self.queues_there?.checked_sub(used).filter(|n| *n > 0)
     }
 }

@@ -17,6 +17,12 @@ pub(super) enum Mode {
 impl Mode {
     const ALL: [Self; 3] = [Self::ZeroCopy, Self::Native, Self::Generic];
 
+    /// The number of cards for which new memory has room, so that frames go from one to the other without a
+    /// copy. Where the kernel copies, that saves less than the memory is worth.
+    pub(super) fn cards_per_memory(self) -> u32 {
+        if self == Self::ZeroCopy { 2 } else { 1 }
+    }
+
     /// The mode's name in the database.
     pub(super) fn name(self) -> &'static str {
         match self {

@@ -9,6 +9,7 @@ use heddle_packet::{BURST, Burst, Csum, Packet, Pool};
 use heddle_sys::Tsc;
 use heddle_xsk::{Refused, Rx, RxFaults, Tx};
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,6 +19,8 @@ const ETH_AND_TAG: usize = 18;
 
 /// Time until packets are tried again that the kernel has put off.
 const RETRY_US: u64 = 50;
+/// Time until a queue that sends nothing more returns the received frames that it holds.
+const RETURN_US: u64 = 10_000;
 
 /// A receive queue.
 #[derive(Debug)]
@@ -140,11 +143,17 @@ impl Senders {
 pub(super) struct AfxdpTx {
     senders: Arc<Senders>,
     rates: Share,
+    /// A slot holds received frames, and the worker knows that it has to call again.
+    returns_later: Cell<bool>,
 }
 
 impl AfxdpTx {
     pub(super) fn new(senders: Arc<Senders>, rates: Share) -> Self {
-        Self { senders, rates }
+        Self {
+            senders,
+            rates,
+            returns_later: Cell::new(false),
+        }
     }
 
     /// Sends packets that the port's rates allow.
@@ -198,7 +207,8 @@ impl AfxdpTx {
         if tx.flush().is_err() {
             log::debug!(target: "netdev_afxdp", per_min = 5, burst = 5; "packets wait for the device");
         }
-        counts.waits |= tx.has_pending();
+        // Once, so that a busy worker does not call for each burst.
+        counts.waits |= tx.has_pending() || tx.holds_received() && !self.returns_later.replace(true);
         counts
     }
 }
@@ -214,14 +224,21 @@ impl TxQueue for AfxdpTx {
     fn release(&mut self, pool: &mut Pool) -> Released {
         let (rates, worker) = (self.rates.get(), self.rates.worker());
         let mut released = rates.release(worker, pool, &mut |pool, kept| self.send(pool, kept));
+        let mut holds_received = false;
         for slot in self.senders.used_by(worker) {
             let mut slot = self.senders.slots.get(slot).map(Mutex::lock);
-            let tx = slot.as_mut().and_then(|slot| slot.as_mut());
-            if tx.is_some_and(Tx::send_pending) {
-                let soon = Tsc::now() + Tsc::from_us(RETRY_US);
-                released.next = Some(released.next.map_or(soon, |next| next.min(soon)));
+            let Some(tx) = slot.as_mut().and_then(|slot| slot.as_mut()) else {
+                continue;
+            };
+            let is_pending = tx.send_pending();
+            holds_received |= tx.holds_received();
+            if is_pending || holds_received {
+                let wait_us = if is_pending { RETRY_US } else { RETURN_US };
+                let due = Tsc::now() + Tsc::from_us(wait_us);
+                released.next = Some(released.next.map_or(due, |next| next.min(due)));
             }
         }
+        self.returns_later.set(holds_received);
         released
     }
     fn abandon(&mut self) -> u64 {

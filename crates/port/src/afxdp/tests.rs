@@ -1,5 +1,7 @@
 //! Ports on veth pairs, in a network namespace of the test's own thread.
 
+mod sharing;
+
 use super::*;
 use heddle_packet::{Burst, Packet, Pool};
 use std::process::Command;

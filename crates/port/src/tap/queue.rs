@@ -285,8 +285,13 @@ impl TapTx {
     #[inline]
     fn send_all(&mut self, pool: &mut Pool, packets: &[&Packet]) -> TxCounts {
         let mut counts = TxCounts::default();
-        for packet in packets {
+        for (n, packet) in packets.iter().enumerate() {
             self.send(pool, packet, &mut counts);
+            // A bridge's own device often is down, and floods go to it: one call is enough to know.
+            if counts.down > 0 {
+                counts.down += (packets.len() - n - 1) as u64;
+                break;
+            }
         }
         counts
     }

@@ -195,7 +195,10 @@ fn show(switch: &Switch, args: &[&str]) -> Reply {
             (Some(place), _) if tracks(&flow.actions) => {
                 format!("offloaded to {place}: of established connections of TCP and UDP that it has")
             }
-            (Some(place), _) => format!("offloaded to {place}"),
+            (Some(place), _) => match offload.note(&flow.key, &flow.mask, &flow.actions) {
+                Some(note) => format!("offloaded to {place}, {note}"),
+                None => format!("offloaded to {place}"),
+            },
             (None, Some(why)) => format!("not offloaded: {why}"),
             (None, None) => "not offloaded: it is new, and looked at within a second".to_owned(),
         };

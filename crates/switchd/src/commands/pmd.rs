@@ -134,7 +134,7 @@ fn stats(switch: &Switch) -> String {
             .into()
     };
     let worker = |w: &heddle_datapath_api::WorkerView| json!({"id": w.id, "core": w.core, "numa": w.numa, "isolated": w.isolated, "counters": map(&w.counters)});
-    let queue = |q: &heddle_datapath_api::QueueView| json!({"port": q.port, "queue": q.queue, "core": q.core, "percent": q.percent});
+    let queue = |q: &heddle_datapath_api::QueueView| json!({"port": q.port, "queue": q.queue, "core": q.core, "percent": q.percent, "numa": q.numa});
     let reply = json!({
         "tsc": now.tsc,
         "tsc_hz": now.tsc_hz,

@@ -1,9 +1,11 @@
 //! The host's devices that are ports. Two ports on one device would take each other's packets. A `dpdk` port
-//! names its device by an option, so the names of ports do not show that.
+//! names its device by an option, and a device may have alternative names, so the names of ports do not show
+//! that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use heddle_sys::LinkCtl;
 use parking_lot::Mutex;
 
 /// The devices, with the names of their ports.
@@ -17,19 +19,20 @@ pub(super) struct Claim {
 }
 
 impl Claims {
-    /// Gives a device to a port.
+    /// Gives a device to a port. `device` may be an alternative name.
     ///
     /// # Errors
     /// Name of the port that has it.
     pub(super) fn take(&self, device: &str, port: &str) -> Result<Claim, String> {
+        let device = kernel_name(device);
         let mut all = self.0.lock();
-        if let Some(owner) = all.get(device) {
+        if let Some(owner) = all.get(&device) {
             return Err(owner.clone());
         }
-        all.insert(device.to_owned(), port.to_owned());
+        all.insert(device.clone(), port.to_owned());
         Ok(Claim {
             all: self.clone(),
-            device: device.to_owned(),
+            device,
         })
     }
 
@@ -37,6 +40,13 @@ impl Claims {
     pub(super) fn has(&self, device: &str) -> bool {
         self.0.lock().contains_key(device)
     }
+}
+
+/// The kernel's own name of a device that it may know by other names. A device that is not there keeps the
+/// name.
+fn kernel_name(device: &str) -> String {
+    let name = LinkCtl::new().and_then(|link| link.name(link.ifindex(device)?));
+    name.unwrap_or_else(|_| device.to_owned())
 }
 
 impl Drop for Claim {

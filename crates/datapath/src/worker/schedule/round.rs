@@ -131,10 +131,12 @@ impl Worker {
                     resources.tx.watch.lost(DropKind::RxPoliced, 1, &p, None);
                     resources.pool.put(p);
                 };
+                // The time of the last burst may be long ago.
+                let now_ms = self.shared.clock.now_ms();
                 kept -= slot
                     .shared
                     .policing
-                    .police(&mut resources.live.burst, from, resources.now_ms, lose);
+                    .police(&mut resources.live.burst, from, now_ms, lose);
             }
             slot.scheduler.begin_turn(n, full, t);
             self.schedule.full += usize::from(full);

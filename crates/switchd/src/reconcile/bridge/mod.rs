@@ -196,11 +196,15 @@ impl BridgeReconciler {
             })
             .collect();
         let now = Some((bundles.clone(), ports.clone()));
-        if self.pushed == now {
+        let differs = self.pushed != now;
+        if differs {
+            self.bridge.set_ports(bundles, ports);
+        }
+        // A bond without members is in no bundle.
+        self.forget_bonds(of, &bonds);
+        if !differs {
             return;
         }
-        self.bridge.set_ports(bundles, ports);
-        self.forget_bonds(of, &bonds);
         // Addresses learned in VLANs that a port has left would misforward packets.
         let before = std::mem::replace(&mut self.pushed, now);
         let before = before.iter().flat_map(|(bundles, _)| bundles);

@@ -269,7 +269,7 @@ impl InterfaceRow {
     }
 }
 
-/// Default burst of a rate, as in Open vSwitch: kilobits, and packets.
+/// Default burst of a rate, as in Open vSwitch: kilobits, and thousands of packets.
 const POLICING_BURST_KBIT: u32 = 8000;
 const POLICING_BURST_KPKTS: u32 = 16;
 /// A bucket must have room for one GSO packet, or none would ever pass: kilobits.
@@ -278,31 +278,37 @@ const GSO_KBIT: u32 = 525;
 /// Limits of an interface's input.
 fn policing(row: &Row) -> Vec<MeterConfig> {
     let number = |column| u32::try_from(value(row.int(column))).unwrap_or(0);
-    let limit = |packets: bool, rate: u32, burst: u32| MeterConfig {
+    let (kbit, kpkts) = (
+        number("ingress_policing_rate"),
+        number("ingress_policing_kpkts_rate"),
+    );
+    let kbit = (kbit > 0).then(|| kbit_limit(kbit, number("ingress_policing_burst")));
+    let kpkts = (kpkts > 0).then(|| kpkts_limit(kpkts, number("ingress_policing_kpkts_burst")));
+    kbit.into_iter().chain(kpkts).collect()
+}
+
+fn kbit_limit(rate: u32, burst: u32) -> MeterConfig {
+    let burst = if burst == 0 { POLICING_BURST_KBIT } else { burst };
+    limit(false, rate, burst.max(GSO_KBIT))
+}
+
+fn kpkts_limit(rate: u32, burst: u32) -> MeterConfig {
+    let burst = if burst == 0 { POLICING_BURST_KPKTS } else { burst };
+    limit(true, rate.saturating_mul(1000), burst.saturating_mul(1000))
+}
+
+/// A limit that drops. A bucket gets tokens once a millisecond, so one that cannot keep those of two would
+/// limit the rate further.
+fn limit(packets: bool, rate: u32, burst: u32) -> MeterConfig {
+    let burst = burst.max(rate.div_ceil(500));
+    MeterConfig {
         packets,
         bands: vec![MeterBand {
             action: MeterAction::Drop,
             rate,
             burst,
         }],
-    };
-    let or = |burst: u32, default: u32| if burst == 0 { default } else { burst };
-    let mut limits = Vec::new();
-    let rate = number("ingress_policing_rate");
-    if rate > 0 {
-        let burst = or(number("ingress_policing_burst"), POLICING_BURST_KBIT);
-        limits.push(limit(false, rate, burst.max(GSO_KBIT)));
     }
-    let kpkts = number("ingress_policing_kpkts_rate");
-    if kpkts > 0 {
-        let burst = or(number("ingress_policing_kpkts_burst"), POLICING_BURST_KPKTS);
-        limits.push(limit(
-            true,
-            kpkts.saturating_mul(1000),
-            burst.saturating_mul(1000),
-        ));
-    }
-    limits
 }
 
 /// A number that an ordinary port can have.
@@ -311,4 +317,20 @@ fn ordinary(number: i64) -> Option<OfPort> {
         .ok()
         .filter(|n| (1..=OfPort::MAX.0).contains(n))
         .map(OfPort)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_never_limits_the_rate() {
+        let burst = |limit: MeterConfig| limit.bands[0].burst;
+        assert_eq!(burst(kbit_limit(10_000, 1000)), 1000);
+        assert_eq!(burst(kbit_limit(10_000, 1)), GSO_KBIT);
+        assert_eq!(burst(kbit_limit(10_000, 0)), 8000);
+        assert_eq!(burst(kbit_limit(25_000_000, 0)), 50_000);
+        assert_eq!(burst(kpkts_limit(10, 1)), 1000);
+        assert_eq!(burst(kpkts_limit(2000, 1)), 4000);
+    }
 }

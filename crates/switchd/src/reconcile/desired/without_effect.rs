@@ -36,6 +36,7 @@ type Setting = (&'static str, &'static str, Condition, Level, &'static str);
 const LOOP: &str = "no spanning tree runs: a loop of links floods for ever";
 const DPDK: &str = "there is no DPDK here";
 const PAUSE: &str = "pause frames are set with ethtool -A";
+const TC_FIRST: &str = "flows are offered to tc first, then to eBPF";
 const OTHER: &str = "other_config";
 
 #[rustfmt::skip]
@@ -46,6 +47,7 @@ const SETTINGS: &[Setting] = &[
     ("Open_vSwitch", OTHER, Condition::Key("dpdk-lcore-mask"), Level::Info, DPDK),
     ("Open_vSwitch", OTHER, Condition::Key("dpdk-socket-limit"), Level::Info, DPDK),
     ("Open_vSwitch", OTHER, Condition::Key("dpdk-socket-mem"), Level::Info, DPDK),
+    ("Open_vSwitch", OTHER, Condition::Key("hw-offload-priority"), Level::Info, TC_FIRST),
     ("Open_vSwitch", OTHER, Condition::Key("max-revalidator"), Level::Info, "revalidation has its own pace"),
     ("Open_vSwitch", OTHER, Condition::Key("min-revalidate-pps"), Level::Info, "revalidation has its own pace"),
     ("Open_vSwitch", OTHER, Condition::Key("n-offload-threads"), Level::Info, "one thread offloads flows"),
@@ -63,6 +65,7 @@ const SETTINGS: &[Setting] = &[
     ("Port", OTHER, Condition::Key("bond-miimon-interval"), Level::Info, "the kernel reports a link's changes at once"),
     ("Interface", "cfm_mpid", Condition::Any, Level::Warn, "no continuity checks are sent"),
     ("Interface", "lldp", Condition::KeyIs("enable", "true"), Level::Warn, "no LLDP is sent"),
+    ("Interface", OTHER, Condition::Key("hw-offload-priority"), Level::Info, TC_FIRST),
     ("Interface", OTHER, Condition::KeyOfOthers("heddle-xdp-pass"), Level::Info, "AF_XDP is for types afxdp and dpdk"),
     ("Interface", "options", Condition::KeyIs("rx-steering", "rss+lacp"), Level::Info, "the device's own hash chooses the queue"),
     ("Interface", "options", Condition::KeyOfOthers("n_rxq_desc"), Level::Info, "rings have the device's own size"),
