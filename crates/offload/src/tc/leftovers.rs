@@ -4,7 +4,7 @@
 //! directory. They forward after its own filters, until a change of rules is confirmed. Each process has its
 //! own era and its own priorities, which come before those of the filters that it found.
 
-use super::conns;
+use super::entries;
 use super::flows::{FilterTable, LAST_PRIORITY, PRIORITIES, REPLY_TIMEOUT};
 use super::message::{self, FilterId};
 use heddle_sys::device_programs::DevicePrograms;
@@ -117,7 +117,7 @@ pub(super) fn remove(owner: u64) -> usize {
     let (all, _, zones) = find(&mut batch, owner);
     let n = delete(&mut batch, &all);
     if !zones.is_empty() {
-        conns::remove_entries(&zones);
+        entries::remove_entries(&zones);
     }
     n
 }

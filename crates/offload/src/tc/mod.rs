@@ -7,7 +7,8 @@
 //! * [`plan`], [`fields`]: a rule behind others, and how a packet becomes again what came in.
 //! * [`paths`]: chains of filters, for flows that track or recirculate. [`chains`] adds them, [`stages`] has
 //!   the flows behind a recirculation, and [`chain_removal`] removes all of it.
-//! * [`ct`]: the action `ct`, and keys of connections; [`conns`]: connections in the kernel's table.
+//! * [`ct`]: the action `ct`, and keys of connections. [`conns`], [`conn_table`], [`entries`]: connections in
+//!   the kernel's table.
 //! * [`message`]: requests about filters, and the parser of the kernel's messages.
 //! * [`encap`], [`tunnel_devices`]: outer headers, and the kernel's devices that write them.
 //! * [`side`], [`received`], [`tunnel_programs`]: flows out of tunnels, and packets without a flow.
@@ -27,11 +28,13 @@ mod actions;
 mod attrs;
 mod chain_removal;
 mod chains;
+mod conn_table;
 mod conns;
 mod cookie;
 mod counts;
 mod ct;
 mod encap;
+mod entries;
 mod fields;
 mod flows;
 mod installed;
@@ -188,7 +191,7 @@ impl Backend for Tc {
     }
     fn conn_capacity(&self) -> usize {
         match self.0.lock().alone {
-            true => conns::MAX_CONNS,
+            true => conn_table::MAX_CONNS,
             false => 0,
         }
     }
