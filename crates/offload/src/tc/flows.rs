@@ -430,7 +430,10 @@ impl FilterTable {
     pub(super) fn stats(&self) -> Vec<(String, u64)> {
         vec![
             ("devices".to_owned(), self.devices.len() as u64),
-            ("filters".to_owned(), (self.installed.len() + self.paths.copies.len()) as u64),
+            (
+                "filters".to_owned(),
+                (self.installed.len() + self.paths.copies.len()) as u64,
+            ),
             ("chains".to_owned(), self.paths.len() as u64),
             ("connections".to_owned(), self.conns.len() as u64),
             ("tunnel-devices".to_owned(), self.tunnels.len() as u64),
