@@ -99,7 +99,7 @@ class Wire:
         self.p.run(f"cat {self.file(all_frames)} >/run/send-{source}")
 
     def sent(self, source, all_frames, target):
-        """Sends these frames from pod `source`. Returns those that arrive at pod `target`, once as many have come, or none comes."""
+        """Sends these frames from pod `source`. Waits for the same number of frames at pod `target`, and returns those."""
         at = self.got(target)
         self.send(source, all_frames)
         with contextlib.suppress(AssertionError):
@@ -136,8 +136,8 @@ def by_filters(p, wire, source, all_frames, target, wanted, text):
 
 
 def counted(p, wire, there, back, first, strange=0, kind="udp"):
-    """Waits until the rules have counted the frames of a connection: in table 0 all that the pods have sent since the tally began,
-    and those since `first` in table 1. A report may come while a packet is between two filters. The next packets correct that."""
+    """Waits until the rules have counted the frames of a connection. Table 0 has all that the pods have sent since the tally began.
+    `first` are the counts of table 1 before, and the tally at that time. A report may come while a packet is between two filters. The next packets correct that."""
     shown = []
 
     def are_there():
