@@ -46,7 +46,7 @@ PROGRAM = """#!/bin/sh
 {before}exec {program} "$@" {after}
 """
 QUIET = "-vtimeval:off -vcoverage:off -vpoll_loop:off"
-# What the kernel counts of nine pings without Ethernet headers, and with them: Heddle adds these.
+# The kernel counts nine pings without Ethernet headers. Heddle counts with them.
 OCTETS = ("bytes:756,", "bytes:882,")
 # A setting that the tests do not know is not shown to them.
 VSCTL = """#!/bin/bash

@@ -1,11 +1,12 @@
 """Sends frames by a device and captures frames on another, inside a machine's namespace. Run there as a program.
 
     wire.py send DEVICE [INTERVAL_S]      frames as lines of hex on standard input
-    wire.py capture DEVICE SECONDS [MAC]  prints the frames that arrive at UDP ports 5000 to 5999, or all frames whose
-                                          source MAC begins so, as lines of hex, and "begins" on standard error when it
-                                          listens
+    wire.py capture DEVICE SECONDS [MAC]  prints the frames that arrive at UDP ports 5000 to 5999 as lines of hex, and
+                                          "begins" on standard error when it listens. MAC: all frames whose source address
+                                          begins with these bytes
 """
 
+import ctypes
 import socket
 import struct
 import sys
@@ -15,6 +16,17 @@ ETH_P_ALL = 3
 PACKET_AUXDATA = 8
 SOL_PACKET = 263
 TP_STATUS_VLAN_VALID = 1 << 4
+SO_ATTACH_FILTER = 26
+# Classic BPF (linux/filter.h): code, jumps if true and if false, constant. Accepts UDP of IPv4 and IPv6, and tagged frames.
+LOAD_HALF, LOAD_BYTE, IF_EQUAL, RETURN = 0x28, 0x30, 0x15, 0x06
+UDP_OR_TAGGED = [
+    (LOAD_HALF, 0, 0, 12),
+    (IF_EQUAL, 3, 0, 0x0800), (IF_EQUAL, 4, 0, 0x86dd), (IF_EQUAL, 5, 0, 0x8100), (IF_EQUAL, 4, 5, 0x88a8),
+    (LOAD_BYTE, 0, 0, 23), (IF_EQUAL, 2, 3, 17),
+    (LOAD_BYTE, 0, 0, 20), (IF_EQUAL, 0, 1, 17),
+    (RETURN, 0, 0, 1 << 18),
+    (RETURN, 0, 0, 0),
+]
 
 
 def opened(device):
@@ -28,6 +40,13 @@ def send(device, interval):
     for line in sys.stdin:
         sock.send(bytes.fromhex(line.strip()))
         time.sleep(interval)
+
+
+def receive_only(sock, program):
+    """Without this, a stream of TCP in the same namespace fills the socket's buffer."""
+    code = b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("@HP", len(program), ctypes.addressof(buffer)))
 
 
 def tagged(frame, auxiliary):
@@ -58,6 +77,8 @@ def udp_port(frame):
 
 def capture(device, seconds, source=None):
     sock = opened(device)
+    if not source:
+        receive_only(sock, UDP_OR_TAGGED)
     sock.setsockopt(SOL_PACKET, PACKET_AUXDATA, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
     print("begins", file=sys.stderr, flush=True)

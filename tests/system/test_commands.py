@@ -188,7 +188,7 @@ def scenario_the_kernels_datapath_in_its_own_form(lab):
     assert flows and all(f.startswith("recirc_id(0),in_port(") and "packet_type" not in f for f in flows), flows
     keys = [f.split(", packets:")[0] for f in flows]
     assert len(set(keys)) == len(keys) and any("eth_type(0x0800)" in key for key in keys), flows
-    # A flow of any Ethernet address says that its packets have some.
+    # The key of a flow that leaves Ethernet addresses open.
     sw.ofctl("add-flow", "br0", "icmp,actions=drop")
     lab.net.ping(a, "10.1.0.2", count=1, lossless=False)
     flows = sw.appctl("dpctl/dump-flows", "ovs-system")

@@ -35,7 +35,7 @@ ELSEWHERE = {
     "nic-memory": None, "nic-sharing": "tests/system/test_nic.py", "nic-hardware": "tests/lab/guests/nic.py", "node": "tests/system/test_node.py",
     "kernel-conntrack": "tests/system/test_kernel_conntrack.py", "packet-marks": "tests/system/test_marks.py",
     "offload": "tests/system/test_offload.py", "offload-inside": None, "offload-tunnels": None,
-    "offload-tc": "tests/lab/guests/flower.py",
+    "offload-tc": "tests/lab/guests/flower.py", "offload-tc-connections": "tests/lab/guests/flower_conns.py",
     "ovn": "tests/ovn/run", "ovn-measured": "bench/ovn", "ovn-suites": "tests/ovn/upstream", "proof-tests": None, "proofs": None,
     "shortcuts": None, "standby": "tests/system/test_standby.py", "support": None, "threads": None, "tried": "scripts/test",
     "tried-guests": "tests/lab/run-guests", "tried-offload": "tests/lab/guests/card.py", "tried-ovn": "tests/ovn/run",

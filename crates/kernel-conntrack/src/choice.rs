@@ -1,5 +1,6 @@
 //! Settings: the connections that are mirrored.
 
+use crate::entry::TC_ZONES;
 use heddle_conntrack::scan::Seen;
 use std::ops::RangeInclusive;
 
@@ -58,9 +59,9 @@ impl Zones {
         };
         text.split(',').map(range).collect::<Option<_>>().map(Self)
     }
-    /// Whether the set has this zone.
+    /// Whether the set has this zone. It never has those of the tc back end ([`TC_ZONES`]).
     pub fn has(&self, zone: u16) -> bool {
-        self.0.iter().any(|range| range.contains(&zone))
+        !TC_ZONES.contains(&zone) && self.0.iter().any(|range| range.contains(&zone))
     }
 }
 
@@ -84,6 +85,7 @@ mod tests {
         for text in ["", "0", "0-5", "5-4", "x", "65536", "1,,2", "1-2-3", "-1"] {
             assert_eq!(Zones::parse(text), None, "{text}");
         }
+        assert!(!Zones::default().has(*TC_ZONES.start()) && !Zones::default().has(*TC_ZONES.end()));
         assert!(Zones::default().has(1) && Zones::default().has(u16::MAX) && !Zones::default().has(0));
     }
 }

@@ -2,6 +2,10 @@
 
 use heddle_conntrack::scan::Seen;
 use heddle_conntrack::{Class, Tuple};
+use std::ops::RangeInclusive;
+
+/// Zones of the kernel whose entries belong to the tc back end.
+pub const TC_ZONES: RangeInclusive<u16> = 0xa000..=0xafff;
 
 /// The fields that identify an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -57,5 +61,36 @@ fn tcp_state(class: Class) -> u8 {
         Class::TcpTimeWait => 7,
         Class::TcpClose => 8,
         _ => 0,
+    }
+}
+
+/// An established connection of TCP or UDP, with packets in both directions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Established {
+    /// Zone of the kernel, one of [`TC_ZONES`].
+    pub zone: u16,
+    /// Tuple of the original direction.
+    pub orig: Tuple,
+    /// Tuple of the reply direction. The kernel translates addresses and ports so that replies have it.
+    pub reply: Tuple,
+    /// Mark.
+    pub mark: u32,
+    /// Label.
+    pub label: u128,
+    /// Life without packets, seconds. The first packet sets the kernel's timeout for the protocol.
+    pub timeout_s: u32,
+    /// The kernel does not drop the entry if its table is full.
+    pub assured: bool,
+    /// A card may take the connection.
+    pub for_cards: bool,
+}
+
+impl Established {
+    /// The key of the entry.
+    pub fn key(&self) -> EntryKey {
+        EntryKey {
+            zone: self.zone,
+            orig: self.orig,
+        }
     }
 }

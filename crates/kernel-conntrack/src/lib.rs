@@ -12,6 +12,7 @@
 //! | `message` | entries as messages of nfnetlink, and back |
 //! | `labels` | a rule of nf_tables without which the kernel gives entries no labels |
 //! | `table` | the kernel's table: write, remove, read, list |
+//! | `established` | established connections that tc forwards, in zones of their own |
 //! | `deletions` | entries that other programs have deleted |
 //! | `choice` | which connections are mirrored: settings |
 //! | `mirror` | the mirror: rounds over the tracker, deletions, comparison of both tables |
@@ -25,6 +26,7 @@
 pub mod choice;
 pub mod deletions;
 mod entry;
+pub mod established;
 mod labels;
 mod message;
 pub mod mirror;
@@ -32,7 +34,8 @@ pub mod table;
 
 pub use choice::Choice;
 pub use deletions::Deletions;
-pub use entry::{EntryKey, KernelEntry};
+pub use entry::{EntryKey, Established, KernelEntry, TC_ZONES};
+pub use established::EstablishedTable;
 pub use mirror::{Counts, Mirror};
 pub use table::{KernelTable, Refused, Room, Table, Write};
 

@@ -6,7 +6,7 @@
 //! replies ([`SIGNATURE`]). The kernel uses this position only together with offsets, which are zero. No
 //! packet of the kernel's stack meets an entry, because the kernel uses its own zone 0.
 
-use crate::entry::{EntryKey, KernelEntry};
+use crate::entry::{EntryKey, Established, KernelEntry};
 use heddle_conntrack::{Endpoint, Tuple, bits};
 use netlink_packet_core::{DefaultNla, Emitable, NlaBuffer, NlasIterator};
 use netlink_packet_netfilter::conntrack::{
@@ -20,9 +20,25 @@ use netlink_packet_netfilter::{
 /// Signature of the switch's own entries.
 const SIGNATURE: u32 = u32::from_be_bytes(*b"hedd");
 
+const CTA_NAT_SRC: u16 = 6;
+const CTA_NAT_DST: u16 = 13;
 const CTA_SEQ_ADJ_REPLY: u16 = 16;
 const CTA_ZONE: u16 = 18;
 const CTA_LABELS: u16 = 22;
+const CTA_NAT_V4_MINIP: u16 = 1;
+const CTA_NAT_V4_MAXIP: u16 = 2;
+const CTA_NAT_PROTO: u16 = 3;
+const CTA_NAT_V6_MINIP: u16 = 4;
+const CTA_NAT_V6_MAXIP: u16 = 5;
+const CTA_PROTONAT_PORT_MIN: u16 = 1;
+const CTA_PROTONAT_PORT_MAX: u16 = 2;
+const CTA_PROTOINFO_TCP_FLAGS_ORIGINAL: u16 = 4;
+const CTA_PROTOINFO_TCP_FLAGS_REPLY: u16 = 5;
+/// Windows are not checked (`IP_CT_TCP_FLAG_BE_LIBERAL`).
+const BE_LIBERAL: u8 = 0x08;
+/// `TCP_CONNTRACK_ESTABLISHED`.
+const TCP_ESTABLISHED: u8 = 3;
+const TCP: u8 = 6;
 const CTA_PROTO_ICMP_ID: u16 = 4;
 const CTA_PROTO_ICMP_TYPE: u16 = 5;
 const CTA_PROTO_ICMP_CODE: u16 = 6;
@@ -64,14 +80,7 @@ pub(crate) fn write(e: &KernelEntry, timeout_s: u32, labels: bool) -> NetfilterM
     attributes.push(ConntrackAttribute::CtaTimeout(timeout_s));
     attributes.push(ConntrackAttribute::CtaMark(e.mark));
     if labels {
-        // The kernel's words have the host's byte order, and the first one has the lowest bits.
-        let label = if cfg!(target_endian = "little") {
-            e.label.to_le_bytes().to_vec()
-        } else {
-            let words = e.label.to_be_bytes();
-            [&words[8..], &words[..8]].concat()
-        };
-        attributes.push(raw(CTA_LABELS, label));
+        attributes.push(raw(CTA_LABELS, label_bytes(e.label)));
     }
     if e.tcp_state != 0 {
         let state = vec![ProtoInfoTCP::State(e.tcp_state)];
@@ -79,6 +88,79 @@ pub(crate) fn write(e: &KernelEntry, timeout_s: u32, labels: bool) -> NetfilterM
     }
     attributes.push(signature());
     request(Some(e.key.orig.ipv6), ConntrackMessage::New(attributes))
+}
+
+/// The request that makes the entry of an established connection.
+pub(crate) fn established(e: &Established) -> NetfilterMessage {
+    let mut attributes = key(&e.key());
+    // The kernel computes the tuple of translated replies itself.
+    attributes.push(ConntrackAttribute::CtaTupleReply(tuple(&e.orig.reversed())));
+    let assured = if e.assured {
+        Status::Assured
+    } else {
+        Status::empty()
+    };
+    attributes.push(ConntrackAttribute::CtaStatus(
+        Status::Confirmed | Status::SeenReply | assured,
+    ));
+    attributes.push(ConntrackAttribute::CtaTimeout(e.timeout_s));
+    attributes.push(ConntrackAttribute::CtaMark(e.mark));
+    if e.label != 0 {
+        attributes.push(raw(CTA_LABELS, label_bytes(e.label)));
+    }
+    if e.orig.proto == TCP {
+        // Flags and their mask.
+        let liberal = |kind| ProtoInfoTCP::Other(DefaultNla::new(kind, vec![BE_LIBERAL; 2]));
+        let parts = vec![
+            ProtoInfoTCP::State(TCP_ESTABLISHED),
+            liberal(CTA_PROTOINFO_TCP_FLAGS_ORIGINAL),
+            liberal(CTA_PROTOINFO_TCP_FLAGS_REPLY),
+        ];
+        attributes.push(ConntrackAttribute::CtaProtoInfo(vec![ProtoInfo::TCP(parts)]));
+    }
+    let new = e.reply.reversed();
+    if new != e.orig {
+        attributes.push(nat(CTA_NAT_SRC, new.src, new.ipv6));
+        attributes.push(nat(CTA_NAT_DST, new.dst, new.ipv6));
+    }
+    if !e.for_cards {
+        attributes.push(signature());
+    }
+    request(Some(e.orig.ipv6), ConntrackMessage::New(attributes))
+}
+
+/// Translation of one end to exactly this address and port.
+fn nat(kind: u16, to: Endpoint, ipv6: bool) -> ConntrackAttribute {
+    let all = to.addr.to_be_bytes();
+    let (address, min, max) = match ipv6 {
+        true => (all.to_vec(), CTA_NAT_V6_MINIP, CTA_NAT_V6_MAXIP),
+        false => (all[12..].to_vec(), CTA_NAT_V4_MINIP, CTA_NAT_V4_MAXIP),
+    };
+    #[allow(clippy::cast_possible_truncation)] // a port of TCP or UDP
+    let port = (to.l4 as u16).to_be_bytes().to_vec();
+    let ports = [
+        DefaultNla::new(CTA_PROTONAT_PORT_MIN, port.clone()),
+        DefaultNla::new(CTA_PROTONAT_PORT_MAX, port),
+    ];
+    let parts = [
+        DefaultNla::new(min, address.clone()),
+        DefaultNla::new(max, address),
+        nested(CTA_NAT_PROTO, &ports),
+    ];
+    ConntrackAttribute::Other(nested(kind, &parts))
+}
+
+fn nested(kind: u16, parts: &[DefaultNla]) -> DefaultNla {
+    let mut value = vec![0; parts.buffer_len()];
+    parts.emit(&mut value);
+    DefaultNla::new(kind | netlink_packet_core::NLA_F_NESTED, value)
+}
+
+/// The request that sets the remaining life of an entry, seconds.
+pub(crate) fn prolong(k: &EntryKey, timeout_s: u32) -> NetfilterMessage {
+    let mut attributes = key(k);
+    attributes.push(ConntrackAttribute::CtaTimeout(timeout_s));
+    request(Some(k.orig.ipv6), ConntrackMessage::New(attributes))
 }
 
 /// The request that removes an entry.
@@ -157,9 +239,7 @@ fn signature() -> ConntrackAttribute {
         part(CTA_SEQADJ_OFFSET_BEFORE, 0),
         part(CTA_SEQADJ_OFFSET_AFTER, 0),
     ];
-    let mut value = vec![0; parts.as_slice().buffer_len()];
-    parts.as_slice().emit(&mut value);
-    raw(CTA_SEQ_ADJ_REPLY | netlink_packet_core::NLA_F_NESTED, value)
+    ConntrackAttribute::Other(nested(CTA_SEQ_ADJ_REPLY, &parts))
 }
 
 fn is_signed(parts: &[u8]) -> bool {
@@ -167,6 +247,16 @@ fn is_signed(parts: &[u8]) -> bool {
     parts.any(|nla: NlaBuffer<&[u8]>| {
         nla.kind() == CTA_SEQADJ_CORRECTION_POS && nla.value() == SIGNATURE.to_be_bytes()
     })
+}
+
+/// A label as the kernel has it: words of the host's byte order, of which the first has the lowest bits.
+fn label_bytes(label: u128) -> Vec<u8> {
+    if cfg!(target_endian = "little") {
+        label.to_le_bytes().to_vec()
+    } else {
+        let words = label.to_be_bytes();
+        [&words[8..], &words[..8]].concat()
+    }
 }
 
 fn label_of(bytes: [u8; 16]) -> u128 {

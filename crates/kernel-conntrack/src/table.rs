@@ -1,6 +1,6 @@
 //! The kernel's table of connections in this thread's network namespace.
 
-use crate::entry::{EntryKey, KernelEntry};
+use crate::entry::{EntryKey, KernelEntry, TC_ZONES};
 use crate::labels::LabelRule;
 use crate::message::{self, Received};
 use heddle_sys::NetfilterSocket;
@@ -67,7 +67,7 @@ pub trait Table {
     /// # Errors
     /// No request is possible any more.
     fn read(&mut self, key: &EntryKey) -> io::Result<Option<KernelEntry>>;
-    /// All entries that a switch has written.
+    /// All entries that a mirror has written.
     ///
     /// # Errors
     /// No request is possible any more.
@@ -128,7 +128,7 @@ impl KernelTable {
         sent
     }
     /// Sends requests that have no reply. Passes each refusal, with the request's index, to `refused`.
-    fn send_all(
+    pub(crate) fn send_all(
         &mut self,
         requests: impl IntoIterator<Item = NetfilterMessage>,
         flags: u16,
@@ -171,6 +171,19 @@ impl KernelTable {
         flags: u16,
         mut each: impl FnMut(Received),
     ) -> io::Result<()> {
+        self.exchange(request, flags, |m| {
+            if let Some(received) = message::entry(m) {
+                each(received);
+            }
+        })
+    }
+    /// The same with the messages of the reply.
+    pub(crate) fn exchange(
+        &mut self,
+        request: NetfilterMessage,
+        flags: u16,
+        mut each: impl FnMut(&NetfilterMessage),
+    ) -> io::Result<()> {
         self.add(request, flags);
         self.send()?;
         loop {
@@ -186,15 +199,15 @@ impl KernelTable {
                     NetlinkPayload::Error(e) => {
                         return if e.code.is_none() { Ok(()) } else { Err(e.to_io()) };
                     }
-                    NetlinkPayload::InnerMessage(m) => {
-                        if let Some(received) = message::entry(&m) {
-                            each(received);
-                        }
-                    }
+                    NetlinkPayload::InnerMessage(m) => each(&m),
                     _ => {}
                 }
             }
         }
+    }
+    /// Makes labels possible ([`Table::enable_labels`]).
+    pub(crate) fn make_labels(&mut self) -> io::Result<()> {
+        self.enable_labels()
     }
 }
 
@@ -237,7 +250,8 @@ impl Table for KernelTable {
         let mut all = Vec::new();
         let request = message::request(None, ConntrackMessage::Get(Vec::new()));
         self.request(request, NLM_F_DUMP, |r| {
-            if r.own && r.entry.key.zone != 0 {
+            let zone = r.entry.key.zone;
+            if r.own && zone != 0 && !TC_ZONES.contains(&zone) {
                 all.push(r.entry.key);
             }
         })?;

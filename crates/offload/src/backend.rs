@@ -87,6 +87,10 @@ pub trait Backend: Send {
     fn adopted_conns(&self) -> Vec<Offloadable> {
         Vec::new()
     }
+    /// Whether the back end takes connections without a reply.
+    fn takes_unreplied(&self) -> bool {
+        true
+    }
     /// Installs a connection, so that rules that track find it.
     ///
     /// # Errors

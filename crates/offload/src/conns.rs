@@ -94,7 +94,10 @@ impl Conns {
         }
         let capacity = backend.conn_capacity();
         let room = capacity.saturating_sub(self.installed.len()).min(INSTALLS);
-        let mut for_unreplied = (capacity / UNREPLIED_SHARE).saturating_sub(unreplied);
+        let mut for_unreplied = match backend.takes_unreplied() {
+            true => (capacity / UNREPLIED_SHARE).saturating_sub(unreplied),
+            false => 0,
+        };
         let mut found = Vec::new();
         let next = self.tracker.offloadable(now_ms, self.at, LOOKS, |c| {
             if found.len() == room || !zones.contains(&c.zone) || !c.replied && for_unreplied == 0 {

@@ -32,7 +32,12 @@ fn miss_name(ifindex: u32) -> String {
 /// address in the network namespace, which the kernel frees with its process. The kernel may still be ending
 /// an earlier process, so a claim waits. `timeout` is the time that all claims together may still wait.
 pub(crate) fn claim(ifindex: u32, timeout: &mut Duration) -> io::Result<UnixDatagram> {
-    let name = SocketAddr::from_abstract_name(format!("heddle-divert-{ifindex}"))?;
+    claim_name(&format!("heddle-divert-{ifindex}"), timeout)
+}
+
+/// Claims a name, as [`claim`] does.
+pub(crate) fn claim_name(name: &str, timeout: &mut Duration) -> io::Result<UnixDatagram> {
+    let name = SocketAddr::from_abstract_name(name)?;
     loop {
         match UnixDatagram::bind_addr(&name) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && !timeout.is_zero() => {

@@ -116,6 +116,9 @@ impl Backend for Stack {
     fn adopted_conns(&self) -> Vec<Offloadable> {
         self.last().map_or(Vec::new(), |b| b.adopted_conns())
     }
+    fn takes_unreplied(&self) -> bool {
+        self.last().is_some_and(|b| b.takes_unreplied())
+    }
     fn install_conn(&mut self, conn: &Offloadable) -> Result<(), Why> {
         self.last_mut()
             .map_or(Err(Why::Action("ct")), |b| b.install_conn(conn))

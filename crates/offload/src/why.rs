@@ -7,6 +7,8 @@ use std::fmt;
 pub enum Why {
     /// The flow matches on fields of connections that a back end does not know in this stage.
     Connection,
+    /// The flow is of packets that no established connection has.
+    NotEstablished,
     /// The flow matches on fields that a back end does not see, like the packet's mark.
     Match,
     /// The flow is not of TCP, UDP or ICMP in IPv4 or IPv6.
@@ -57,6 +59,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Why::Connection => "it matches on fields of connections that are not offloaded there",
+            Why::NotEstablished => "it is not of established connections, and tc has no others",
             Why::Match => "it matches on fields that are not offloaded, like marks or rare headers",
             Why::Protocol => "it is not TCP, UDP or ICMP over IPv4 or IPv6",
             Why::TcpFlags => "it matches on TCP flags",

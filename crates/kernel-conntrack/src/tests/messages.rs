@@ -1,7 +1,8 @@
 //! Messages: entries survive the way to the kernel's form and back; hostile bytes are ignored.
 
 use crate::deletions::{Deletion, decode};
-use crate::entry::{EntryKey, KernelEntry};
+use crate::entry::{EntryKey, Established, KernelEntry, TC_ZONES};
+use crate::established::{Listed, listed};
 use crate::message::{self, Received};
 use heddle_conntrack::{Endpoint, Tuple};
 use heddle_sys::netlink::messages;
@@ -147,4 +148,77 @@ fn what_others_wrote_has_no_signature() {
         deletions(&bytes(message::write(&e, 600, false))),
         [Deletion::Of(key)]
     );
+}
+
+fn established(proto: u8, reply: impl Fn(Tuple) -> Tuple) -> Established {
+    let end = |addr, l4| Endpoint { addr, l4 };
+    let orig = Tuple {
+        src: end(0x0a09_0001, 5002),
+        dst: end(0x0a09_0002, 5001),
+        proto,
+        ipv6: false,
+    };
+    Established {
+        zone: *TC_ZONES.start(),
+        orig,
+        reply: reply(orig.reversed()),
+        mark: 7,
+        label: 0,
+        timeout_s: 600,
+        assured: false,
+        for_cards: false,
+    }
+}
+
+fn has(bytes: &[u8], part: &[u8]) -> bool {
+    bytes.windows(part.len()).any(|w| w == part)
+}
+
+#[test]
+fn established_connections_are_liberal_and_translated() {
+    let plain = bytes(message::established(&established(6, |t| t)));
+    // Both directions: CTA_PROTOINFO_TCP_FLAGS_*, IP_CT_TCP_FLAG_BE_LIBERAL under its mask.
+    for direction in [4, 5] {
+        assert!(has(&plain, &[6, 0, direction, 0, 8, 8, 0, 0]));
+    }
+    // CTA_NAT_SRC and CTA_NAT_DST.
+    let (src, dst) = ([40, 0, 6, 0], [40, 0, 13, 0]);
+    assert!(!has(&plain, &src) && !has(&plain, &dst));
+    // Replies come to 10.9.0.240, port 600.
+    let translated = established(17, |t| Tuple {
+        dst: Endpoint {
+            addr: 0x0a09_00f0,
+            l4: 600,
+        },
+        ..t
+    });
+    let sent = bytes(message::established(&translated));
+    let ports = [20, 0, 3, 0x80, 6, 0, 1, 0, 2, 88, 0, 0, 6, 0, 2, 0, 2, 88, 0, 0];
+    let address = [8, 0, 1, 0, 10, 9, 0, 240, 8, 0, 2, 0, 10, 9, 0, 240];
+    assert!(has(&sent, &[&src[..], &address, &ports].concat()));
+    assert!(has(&sent, &dst));
+    // The tuple of replies without translation: the kernel makes the other one of it.
+    let one = &received(&sent)[0];
+    assert_eq!((one.entry.reply, one.own), (translated.orig.reversed(), true));
+    let for_cards = Established {
+        for_cards: true,
+        ..translated
+    };
+    assert!(
+        !received(&bytes(message::established(&for_cards)))[0].own,
+        "a card's entry has no signature"
+    );
+    assert_eq!(
+        listed(&message::established(&translated)),
+        Some(Listed {
+            key: translated.key(),
+            reply: translated.orig.reversed(),
+            timeout_s: Some(600),
+        })
+    );
+    let elsewhere = Established {
+        zone: TC_ZONES.start() - 1,
+        ..translated
+    };
+    assert_eq!(listed(&message::established(&elsewhere)), None);
 }

@@ -19,9 +19,9 @@ mod layout;
 mod load;
 mod ports;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
-mod twin;
+pub(crate) mod twin;
 
 use crate::miss;
 use crate::{Backend, ConnUse, Handle, PortLink, Rule, Why};

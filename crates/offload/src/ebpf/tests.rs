@@ -25,21 +25,21 @@ const REDIRECT: u32 = 7;
 const SHOT: u32 = 2;
 
 #[derive(Clone, Debug)]
-struct Shape {
-    v6: bool,
-    proto: u8,
-    tos: u8,
-    ttl: u8,
+pub(crate) struct Shape {
+    pub(crate) v6: bool,
+    pub(crate) proto: u8,
+    pub(crate) tos: u8,
+    pub(crate) ttl: u8,
     /// IPv4: begins with options; a fragment. TCP: flags.
-    options: bool,
-    fragment: bool,
-    flags: u8,
-    last: [u8; 2],
-    ports: [u8; 2],
-    payload: usize,
+    pub(crate) options: bool,
+    pub(crate) fragment: bool,
+    pub(crate) flags: u8,
+    pub(crate) last: [u8; 2],
+    pub(crate) ports: [u8; 2],
+    pub(crate) payload: usize,
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
+pub(crate) fn shape() -> impl Strategy<Value = Shape> {
     let protos = prop_oneof![3 => Just(6), 3 => Just(17), 1 => Just(1), 1 => Just(58), 1 => Just(132)];
     let rare = || prop::bool::weighted(0.1);
     let flags = prop_oneof![4 => Just(0x10), 1 => any::<u8>()];
@@ -63,7 +63,7 @@ fn shape() -> impl Strategy<Value = Shape> {
         )
 }
 
-fn frame(s: &Shape) -> Vec<u8> {
+pub(crate) fn frame(s: &Shape) -> Vec<u8> {
     let l4: Vec<u8> = match s.proto {
         6 => {
             let mut tcp = vec![
@@ -115,7 +115,7 @@ fn frame(s: &Shape) -> Vec<u8> {
 }
 
 /// A rule about packets like this one, in some of their fields.
-fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
+pub(crate) fn rule(s: &Shape, fields: u16, writes: u16, value: u8) -> Rule {
     let has = |bit: u16| fields & 1 << bit != 0;
     let b = |bit, mask| if has(bit) { mask } else { 0 };
     let ports = matches!(s.proto, 6 | 17);
@@ -541,14 +541,14 @@ fn packets_come_out_of_tunnels_as_in_the_twin() {
 
 /// A stage behind the first: its matches on connections, its writes, and whether it tracks again.
 #[derive(Clone, Debug)]
-struct Behind {
+pub(crate) struct Behind {
     fields: u8,
     writes: u16,
     ct: Option<(u16, bool, bool)>,
     clears: bool,
 }
 
-fn behind() -> impl Strategy<Value = Behind> {
+pub(crate) fn behind() -> impl Strategy<Value = Behind> {
     let ct = prop::option::of((5_u16..8, any::<bool>(), prop::bool::weighted(0.2)));
     (any::<u8>(), 0_u16..256, ct, prop::bool::weighted(0.2)).prop_map(|(fields, writes, ct, clears)| Behind {
         fields,
@@ -587,6 +587,85 @@ fn connection(s: &Shape, number: u32, nat: Option<bool>, reversed: bool) -> Offl
     }
 }
 
+/// Connections of packets like this one, each in its zone: translated or not, in this direction or the other.
+pub(crate) fn connections(of: &Shape, all: &[(Option<bool>, bool)]) -> Vec<Offloadable> {
+    (0..)
+        .zip(all)
+        .map(|(n, (nat, reversed))| connection(of, n, *nat, *reversed))
+        .collect()
+}
+
+/// A pipeline for packets like this one: `first`, which tracks (with translation, with a mark), and the
+/// stages behind it.
+pub(crate) fn pipeline(
+    of: &Shape,
+    mut first: Rule,
+    (nat, marks): (bool, bool),
+    value: u8,
+    behind: &[Behind],
+    conns: &[Offloadable],
+) -> Vec<Rule> {
+    let packet = frame(of);
+    let ct = |zone, nat, marks: bool| {
+        Op::Ct(Ct {
+            zone,
+            nat,
+            mark: marks.then_some((2, 0x0f)),
+        })
+    };
+    let mut ops = first.ops[..first.ops.len() - 1].to_vec();
+    ops.extend([ct(5, nat, marks), Op::Recirc(1)]);
+    first.ops = ops.into();
+    let mut rules = vec![first];
+    for (n, b) in (1_u32..).zip(behind) {
+        // The packet as the stages so far have made it, as far as they go.
+        let mut probe = rules.clone();
+        let mut all = rule(of, 0, 0, 0);
+        (all.key, all.mask) = (Headers::default(), Headers::default());
+        (all.key.recirc, all.mask.recirc) = (n, u32::MAX);
+        probe.push(all);
+        let Some((now, _)) = twin::forward_all(&probe, conns, &packet) else {
+            break;
+        };
+        let (_, mut h) = twin::read(&now);
+        h.recirc = n;
+        let m = |bit: u8, mask: u8| if b.fields & 1 << bit != 0 { mask } else { 0 };
+        let mut r = rule(of, 0, b.writes & if of.v6 { 0xf3 } else { 0xff }, value);
+        r.mask = Headers {
+            recirc: u32::MAX,
+            dl_type: u16::MAX,
+            dl_src: [m(0, 0xff); 6],
+            src: [m(1, 0xff); 16],
+            dst: [m(2, 0xff); 16],
+            tp_src: u16::from_be_bytes([m(3, 0xff); 2]),
+            nw_ttl: m(4, 0xff),
+            ct_state: m(5, 0x2a),
+            ct_mark: u32::from(m(6, 0xff)),
+            ct_zone: u16::from(m(7, 0xff)),
+            ..Headers::default()
+        };
+        if !of.v6 {
+            r.mask.src[4..].fill(0);
+            r.mask.dst[4..].fill(0);
+        }
+        r.key = h;
+        // Most often the state that `ct` gave; else a flow of another connection.
+        (r.key.ct_state, r.key.ct_mark, r.key.ct_zone) = (0x22, 0x12, 5);
+        let mut ops = r.ops[..r.ops.len() - 1].to_vec();
+        ops.extend(b.clears.then_some(Op::CtClear));
+        match b.ct {
+            Some((zone, nat, marks)) => ops.extend([ct(zone, nat, marks), Op::Recirc(n + 1)]),
+            None => ops.push(Op::Output(PortNo(1))),
+        }
+        r.ops = ops.into();
+        rules.push(r);
+        if b.ct.is_none() {
+            break;
+        }
+    }
+    rules
+}
+
 /// Pipelines with connections: as the twin has it, to the byte and the counter.
 #[test]
 fn stages_and_connections_are_as_in_the_twin() {
@@ -614,68 +693,9 @@ fn stages_and_connections_are_as_in_the_twin() {
             |((of, fields, value), (writes, nat, marks), behind, conns)| {
                 let (state, depths) = &mut *seen.borrow_mut();
                 let packet = frame(&of);
-                let mut first = rule(&of, fields, writes & 0x30, value);
-                let ct = |zone, nat, marks: bool| {
-                    Op::Ct(Ct {
-                        zone,
-                        nat,
-                        mark: marks.then_some((2, 0x0f)),
-                    })
-                };
-                let mut ops = first.ops[..first.ops.len() - 1].to_vec();
-                ops.extend([ct(5, nat, marks), Op::Recirc(1)]);
-                first.ops = ops.into();
-                let conns: Vec<Offloadable> = (0..)
-                    .zip(&conns)
-                    .map(|(n, (nat, reversed))| connection(&of, n, *nat, *reversed))
-                    .collect();
-                let mut rules = vec![first];
-                for (n, b) in (1_u32..).zip(&behind) {
-                    // The packet as the stages so far have made it, as far as they go.
-                    let mut probe = rules.clone();
-                    let mut all = rule(&of, 0, 0, 0);
-                    (all.key, all.mask) = (Headers::default(), Headers::default());
-                    (all.key.recirc, all.mask.recirc) = (n, u32::MAX);
-                    probe.push(all);
-                    let Some((now, _)) = twin::forward_all(&probe, &conns, &packet) else {
-                        break;
-                    };
-                    let (_, mut h) = twin::read(&now);
-                    h.recirc = n;
-                    let m = |bit: u8, mask: u8| if b.fields & 1 << bit != 0 { mask } else { 0 };
-                    let mut r = rule(&of, 0, b.writes & if of.v6 { 0xf3 } else { 0xff }, value);
-                    r.mask = Headers {
-                        recirc: u32::MAX,
-                        dl_type: u16::MAX,
-                        dl_src: [m(0, 0xff); 6],
-                        src: [m(1, 0xff); 16],
-                        dst: [m(2, 0xff); 16],
-                        tp_src: u16::from_be_bytes([m(3, 0xff); 2]),
-                        nw_ttl: m(4, 0xff),
-                        ct_state: m(5, 0x2a),
-                        ct_mark: u32::from(m(6, 0xff)),
-                        ct_zone: u16::from(m(7, 0xff)),
-                        ..Headers::default()
-                    };
-                    if !of.v6 {
-                        r.mask.src[4..].fill(0);
-                        r.mask.dst[4..].fill(0);
-                    }
-                    r.key = h;
-                    // Most often the state that `ct` gave; else a flow of another connection.
-                    (r.key.ct_state, r.key.ct_mark, r.key.ct_zone) = (0x22, 0x12, 5);
-                    let mut ops = r.ops[..r.ops.len() - 1].to_vec();
-                    ops.extend(b.clears.then_some(Op::CtClear));
-                    match b.ct {
-                        Some((zone, nat, marks)) => ops.extend([ct(zone, nat, marks), Op::Recirc(n + 1)]),
-                        None => ops.push(Op::Output(PortNo(1))),
-                    }
-                    r.ops = ops.into();
-                    rules.push(r);
-                    if b.ct.is_none() {
-                        break;
-                    }
-                }
+                let conns = connections(&of, &conns);
+                let first = rule(&of, fields, writes & 0x30, value);
+                let rules = pipeline(&of, first, (nat, marks), value, &behind, &conns);
                 for (at, rule) in (0..).zip(&rules) {
                     state.install(at, rule).unwrap();
                 }

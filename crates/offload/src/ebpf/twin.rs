@@ -14,7 +14,7 @@ use heddle_packet::Packet;
 use heddle_tunnel::{Inner, OptionTable, TunnelKind, TunnelPop, TunnelPush};
 
 /// The Internet checksum over these bytes and a sum to begin with.
-pub(super) fn checksum(bytes: &[u8], begin: u32) -> u16 {
+pub(crate) fn checksum(bytes: &[u8], begin: u32) -> u16 {
     let mut sum = begin;
     for pair in bytes.chunks(2) {
         sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
@@ -26,7 +26,7 @@ pub(super) fn checksum(bytes: &[u8], begin: u32) -> u16 {
 }
 
 /// Writes all checksums of an untagged frame.
-pub(super) fn finish(frame: &mut [u8]) {
+pub(crate) fn finish(frame: &mut [u8]) {
     let v4 = frame[12..14] == [8, 0];
     let (addresses, l4, proto) = match v4 {
         true => (26..34, 34, frame[23]),
@@ -57,7 +57,7 @@ pub(super) fn finish(frame: &mut [u8]) {
 }
 
 /// Whether a packet has the fields that a rule matches on.
-fn agrees(rule: &Rule, h: &Headers) -> bool {
+pub(crate) fn agrees(rule: &Rule, h: &Headers) -> bool {
     let bytes = |h: &Headers| super::layout::packet(h, 0);
     let (key, mask) = (bytes(&rule.key), bytes(&rule.mask));
     let words = bytes(h).into_iter().zip(key).zip(mask);
@@ -65,7 +65,7 @@ fn agrees(rule: &Rule, h: &Headers) -> bool {
 }
 
 /// The headers of an untagged frame, as the switch and as rules have them.
-pub(super) fn read(frame: &[u8]) -> (FlowKey, Headers) {
+pub(crate) fn read(frame: &[u8]) -> (FlowKey, Headers) {
     let mut key = FlowKey::default();
     extract(frame, &Hint::ethernet(frame.len()), &mut key);
     let address = |v4: u32, v6: [u8; 16]| match key.dl_type {
@@ -95,7 +95,7 @@ pub(super) fn read(frame: &[u8]) -> (FlowKey, Headers) {
 }
 
 /// Bytes of an untagged frame after a rule whose last step is an output; `None`: it goes up.
-pub(super) fn forward(rule: &Rule, frame: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn forward(rule: &Rule, frame: &[u8]) -> Option<Vec<u8>> {
     forward_all(std::slice::from_ref(rule), &[], frame).map(|(out, _)| out)
 }
 
@@ -112,7 +112,7 @@ struct Carried {
 }
 
 /// Tuple of a TCP or UDP packet, from its headers.
-pub(super) fn tuple(h: &Headers) -> Tuple {
+pub(crate) fn tuple(h: &Headers) -> Tuple {
     let ipv6 = h.dl_type == 0x86dd;
     let end = |a: &[u8; 16], port: u16| Endpoint {
         addr: u128::from_be_bytes(*a) >> if ipv6 { 0 } else { 96 },
@@ -249,7 +249,7 @@ fn is_exact(frame: &[u8]) -> bool {
 }
 
 /// A frame in a tunnel.
-pub(super) fn encap(push: &TunnelPush, frame: &[u8]) -> Vec<u8> {
+pub(crate) fn encap(push: &TunnelPush, frame: &[u8]) -> Vec<u8> {
     let mut key = FlowKey::default();
     let at = extract(frame, &Hint::ethernet(frame.len()), &mut key);
     let inner = Inner {
@@ -272,9 +272,35 @@ fn is_known(frame: &[u8]) -> bool {
     !options && !discovery && known && key.nw_frag == 0
 }
 
+/// Rewrites a field of an untagged frame; checksums stay as they are.
+pub(crate) fn write(op: &Op, out: &mut [u8]) {
+    let v4 = out[12..14] == [8, 0];
+    let l4 = if v4 { 34 } else { 54 };
+    match op {
+        Op::EthDst(mac) => out[..6].copy_from_slice(mac),
+        Op::EthSrc(mac) => out[6..12].copy_from_slice(mac),
+        Op::Ipv4Src(a) => out[26..30].copy_from_slice(a),
+        Op::Ipv4Dst(a) => out[30..34].copy_from_slice(a),
+        Op::Ipv6Word { at, word } => {
+            let at = 22 + 4 * usize::from(*at);
+            out[at..at + 4].copy_from_slice(word);
+        }
+        Op::Tos { value, mask } if v4 => out[15] = out[15] & !mask | value,
+        Op::Tos { value, mask } => {
+            let tos = (out[14] << 4 | out[15] >> 4) & !mask | value;
+            out[14] = 0x60 | tos >> 4;
+            out[15] = tos << 4 | out[15] & 0xf;
+        }
+        Op::Ttl(ttl) => out[if v4 { 22 } else { 21 }] = *ttl,
+        Op::L4Src(p) => out[l4..l4 + 2].copy_from_slice(&p.to_be_bytes()),
+        Op::L4Dst(p) => out[l4 + 2..l4 + 4].copy_from_slice(&p.to_be_bytes()),
+        _ => unreachable!("no step of this twin"),
+    }
+}
+
 /// Applies rules of several stages, and connections, to a frame. Returns its bytes and the rules that it
 /// passed.
-pub(super) fn forward_all(
+pub(crate) fn forward_all(
     rules: &[Rule],
     conns: &[Offloadable],
     frame: &[u8],
@@ -285,8 +311,6 @@ pub(super) fn forward_all(
             return None;
         }
         let (key, mut h) = read(&out);
-        let v4 = key.dl_type == 0x0800;
-        let l4 = if v4 { 34 } else { 54 };
         let port = c.tunnel.as_ref().map(|(port, tun)| {
             h = Headers {
                 tun_src: tun.tun_src,
@@ -314,23 +338,6 @@ pub(super) fn forward_all(
         for op in &rules[at].ops {
             match op {
                 Op::Output(_) => {}
-                Op::EthDst(mac) => out[..6].copy_from_slice(mac),
-                Op::EthSrc(mac) => out[6..12].copy_from_slice(mac),
-                Op::Ipv4Src(a) => out[26..30].copy_from_slice(a),
-                Op::Ipv4Dst(a) => out[30..34].copy_from_slice(a),
-                Op::Ipv6Word { at, word } => {
-                    let at = 22 + 4 * usize::from(*at);
-                    out[at..at + 4].copy_from_slice(word);
-                }
-                Op::Tos { value, mask } if v4 => out[15] = out[15] & !mask | value,
-                Op::Tos { value, mask } => {
-                    let tos = (out[14] << 4 | out[15] >> 4) & !mask | value;
-                    out[14] = 0x60 | tos >> 4;
-                    out[15] = tos << 4 | out[15] & 0xf;
-                }
-                Op::Ttl(ttl) => out[if v4 { 22 } else { 21 }] = *ttl,
-                Op::L4Src(p) => out[l4..l4 + 2].copy_from_slice(&p.to_be_bytes()),
-                Op::L4Dst(p) => out[l4 + 2..l4 + 4].copy_from_slice(&p.to_be_bytes()),
                 Op::Ct(ct) => track(*ct, conns, &mut out, &mut c)?,
                 Op::CtClear => {
                     c = Carried {
@@ -354,7 +361,7 @@ pub(super) fn forward_all(
                     let push = rules[at].outer.as_ref().expect("the rule has them");
                     return Some((encap(push, &out), passed));
                 }
-                Op::PushVlan(_) | Op::PopVlan => unreachable!("not by this twin"),
+                other => write(other, &mut out),
             }
         }
         finish(&mut out);

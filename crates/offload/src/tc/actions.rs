@@ -51,8 +51,7 @@ pub(super) struct IntoTunnel<'a> {
     pub(super) ifindex: u32,
 }
 
-/// The actions of a rule. `card_only`: only a card runs them, the kernel does not. `tunnel`: the tunnel of a
-/// rule with [`Op::Encap`]. `device`: interface index of a port's device.
+/// The actions of a rule that neither tracks nor recirculates, as those of [`steps`], numbered.
 ///
 /// # Errors
 /// The reason why tc cannot do the steps.
@@ -63,6 +62,34 @@ pub(super) fn of(
     tunnel: Option<IntoTunnel<'_>>,
     device: impl Fn(PortNo) -> Option<u32>,
 ) -> Result<Vec<TcAction>, Why> {
+    let ways = Ways {
+        card_only,
+        tunnel,
+        device: &device,
+    };
+    finish(steps(rule, &ways, true)?, cookie)
+}
+
+/// The outputs of a filter.
+pub(super) struct Ways<'a> {
+    /// Only a card runs the filter, the kernel does not.
+    pub(super) card_only: bool,
+    /// The tunnel of a rule with [`Op::Encap`].
+    pub(super) tunnel: Option<IntoTunnel<'a>>,
+    /// Interface index of a port's device.
+    pub(super) device: &'a dyn Fn(PortNo) -> Option<u32>,
+}
+
+/// The actions of a rule's steps. `ends`: no other action follows.
+///
+/// # Errors
+/// The reason why tc cannot do the steps.
+pub(super) fn steps(rule: &Rule, ways: &Ways<'_>, ends: bool) -> Result<Vec<TcAction>, Why> {
+    let Ways {
+        card_only,
+        tunnel,
+        device,
+    } = ways;
     let mut all = Vec::new();
     let mut edits = Edits::new(rule);
     let mut ops = rule.ops.iter().peekable();
@@ -78,7 +105,7 @@ pub(super) fn of(
             Op::Output(no) => {
                 edits.flush(&mut all);
                 let to = by_tunnel.take().or_else(|| device(*no)).ok_or(Why::OutPort)?;
-                all.push(mirred(to, ops.peek().is_none()));
+                all.push(mirred(to, ends && ops.peek().is_none()));
             }
             Op::PopVlan => {
                 edits.flush(&mut all);
@@ -94,15 +121,15 @@ pub(super) fn of(
                 edits.flush(&mut all);
                 all.push(attrs::vlan_push(tci & !VLAN_PRESENT));
             }
-            Op::Ipv4Src(new) if !card_only && edits.needs_nat() => {
+            Op::Ipv4Src(new) if !*card_only && edits.needs_nat() => {
                 edits.flush(&mut all);
                 all.push(edits.nat(true, *new)?);
             }
-            Op::Ipv4Dst(new) if !card_only && edits.needs_nat() => {
+            Op::Ipv4Dst(new) if !*card_only && edits.needs_nat() => {
                 edits.flush(&mut all);
                 all.push(edits.nat(false, *new)?);
             }
-            Op::Ipv6Word { at, word } if card_only || edits.proto == Some(ICMPV6) => {
+            Op::Ipv6Word { at, word } if *card_only || edits.proto == Some(ICMPV6) => {
                 edits.ipv6_word(*at, word);
             }
             Op::Ct(_) | Op::CtClear => return Err(Why::Action("ct (through tc)")),
@@ -117,6 +144,15 @@ pub(super) fn of(
             other => edits.add(other)?,
         }
     }
+    edits.flush(&mut all);
+    Ok(all)
+}
+
+/// Numbers the actions of a filter, and adds the cookie. A filter without actions drops.
+///
+/// # Errors
+/// There are too many.
+pub(super) fn finish(mut all: Vec<TcAction>, cookie: Cookie) -> Result<Vec<TcAction>, Why> {
     if all.is_empty() {
         all.push(attrs::gact(attrs::TC_ACT_SHOT));
     }
@@ -151,9 +187,14 @@ pub(super) fn to_host(origin: u32, cookie: Cookie) -> Vec<TcAction> {
 
 /// The actions that hand a packet to a miss device.
 pub(super) fn to_miss_device(ifindex: u32, cookie: Cookie) -> Vec<TcAction> {
-    let mut all = vec![mirred(ifindex, true)];
+    let mut all = vec![redirect(ifindex)];
     number(&mut all, cookie);
     all
+}
+
+/// Sends the packet by a device, as the last action.
+pub(super) fn redirect(ifindex: u32) -> TcAction {
+    mirred(ifindex, true)
 }
 
 /// Numbers the actions from 1 on, and adds the cookie to the first one.

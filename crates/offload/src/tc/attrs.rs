@@ -101,12 +101,13 @@ pub(super) struct Word {
 }
 
 /// `struct tc_gen` of a new action.
-fn general(control: u32) -> Vec<u8> {
+pub(super) fn general(control: u32) -> Vec<u8> {
     let words = [0, 0, control, 0, 0];
     words.iter().flat_map(|w| u32::to_ne_bytes(*w)).collect()
 }
 
-fn action(kind: &str, options: Vec<DefaultNla>) -> TcAction {
+/// An action of this kind.
+pub(super) fn action(kind: &str, options: Vec<DefaultNla>) -> TcAction {
     let mut action = TcAction::default();
     let options = options.into_iter().map(TcActionOption::Other).collect();
     action.attributes = vec![

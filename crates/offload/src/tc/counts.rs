@@ -1,11 +1,10 @@
 //! Reads the counts of filters.
 //!
 //! The first action of a filter counts its packets. The kernel counts bytes without Ethernet header and tag;
-//! [`counts_since_last`] adds them. It counts each segment of a GSO packet.
+//! [`Installed::counts_since_last`] adds them. It counts each segment of a GSO packet.
 
 use super::flows::FilterTable;
-use super::installed::Installed;
-use super::message::{self, Counted};
+use super::message;
 use super::side::TcSide;
 use crate::Handle;
 use heddle_datapath_api::FlowCounts;
@@ -19,7 +18,11 @@ impl FilterTable {
         let busy = self.devices.iter().filter(|(_, d)| d.flows > 0);
         let busy: Vec<(u32, usize)> = busy.map(|(ifindex, d)| (*ifindex, d.flows)).collect();
         for (ifindex, flows) in busy {
-            let request = message::flows_of(ifindex);
+            // The short form ends with chain 0, at the first filter of another kind.
+            let request = match self.paths.has_chains(ifindex) {
+                true => message::all_of(ifindex),
+                false => message::flows_of(ifindex),
+            };
             if let Some(seen) = self.read_counts(vec![request], now_ms, f)
                 && seen < flows
             {
@@ -41,7 +44,11 @@ impl FilterTable {
                 self.reinstall_inner(id);
             }
         }
+        self.paths.take_all(now_ms, f);
         self.received.counters(f);
+        if self.has_buried() {
+            self.settle_now();
+        }
     }
     /// Reads the counts of a device's filters. Returns the number of filters of this process, if it is known.
     fn read_counts(
@@ -50,18 +57,23 @@ impl FilterTable {
         now_ms: u64,
         f: &mut dyn FnMut(Handle, FlowCounts),
     ) -> Option<usize> {
-        let (installed, cookie, received) = (&mut self.installed, self.cookie, &mut self.received);
+        let (installed, cookie) = (&mut self.installed, self.cookie);
+        let (received, paths) = (&mut self.received, &mut self.paths);
         let (mut seen, mut is_whole) = (0, true);
         for request in requests {
             let done = self.batch.dump(GetTrafficFilter(request), &mut |reply| {
                 let Some(reported) = message::read(reply.payload) else {
                     return;
                 };
+                if reported.cookie != Some(cookie) {
+                    return;
+                }
                 let at = reported.filter_id.handle.wrapping_sub(1);
                 let flow = installed
                     .get_mut(&at)
                     .filter(|flow| flow.filter_id == reported.filter_id);
-                let Some(flow) = flow.filter(|_| reported.cookie == Some(cookie)) else {
+                let Some(flow) = flow else {
+                    seen += usize::from(paths.counted(reported.filter_id, reported.counted));
                     return;
                 };
                 seen += 1;
@@ -70,8 +82,10 @@ impl FilterTable {
                 if matches!(flow.side, TcSide::Outer { .. }) {
                     return;
                 }
-                let counts = counts_since_last(flow, reported.counted, now_ms);
-                if counts.packets > 0 {
+                let counts = flow.counts_since_last(reported.counted, now_ms);
+                if flow.child.is_some() {
+                    paths.credit(at, counts);
+                } else if counts.packets > 0 {
                     f(at, counts);
                     received.credit_outer(flow.side, counts);
                 }
@@ -92,23 +106,5 @@ impl FilterTable {
             );
             self.ports.mark(ifindex);
         }
-    }
-}
-
-/// Packets and bytes of a filter since the last call.
-pub(super) fn counts_since_last(flow: &mut Installed, now: Counted, now_ms: u64) -> FlowCounts {
-    let before = std::mem::replace(&mut flow.read, now);
-    let packets = now.packets.saturating_sub(before.packets);
-    if packets == 0 {
-        return FlowCounts::default();
-    }
-    // A card counts whole frames.
-    let in_hw = now.hw_packets.saturating_sub(before.hw_packets);
-    let in_sw = packets.saturating_sub(in_hw);
-    FlowCounts {
-        packets,
-        bytes: now.bytes.saturating_sub(before.bytes) + flow.uncounted * in_sw,
-        used_ms: now_ms,
-        tcp_flags: 0,
     }
 }

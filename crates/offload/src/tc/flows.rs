@@ -12,14 +12,16 @@
 //! [`FilterTable::settle`] waits for these packets.
 
 use super::TcPolicy;
-use super::actions::{self, IntoTunnel};
+use super::actions;
+use super::conns::TcConns;
 use super::cookie::Cookie;
-use super::counts::counts_since_last;
 use super::encap::Encap;
 use super::installed::{ETHERNET_LEN, Installed, id_of};
 use super::keys::Keys;
 use super::leftovers::{self, Leftover};
 use super::message::{self, Counted, FilterId, Reported};
+use super::paths::Paths;
+use super::plan::PathState;
 use super::ports::Device;
 use super::received::Received;
 use super::side::TcSide;
@@ -72,20 +74,12 @@ pub(super) struct FilterTable {
     pub(super) tunnels: TunnelDevices,
     pub(super) received: Received,
     uncounted: Uncounted,
+    pub(super) paths: Paths,
+    pub(super) conns: TcConns,
     /// Filters were removed since the last call of [`FilterTable::settle`].
-    unsettled: bool,
+    pub(super) unsettled: bool,
     refused: u64,
     uncounted_removals: u64,
-}
-
-/// The reason of a refusal, from the error of a request.
-pub(super) fn why(error: &io::Error) -> Why {
-    let errno = error.raw_os_error().unwrap_or(Errno::TIMEDOUT.raw_os_error());
-    match Errno::from_raw_os_error(errno) {
-        Errno::NOSPC => Why::Full,
-        Errno::NODEV => Why::InPort,
-        _ => Why::Refused(errno),
-    }
 }
 
 impl FilterTable {
@@ -107,6 +101,8 @@ impl FilterTable {
             tunnels: TunnelDevices::new(owner),
             received: Received::default(),
             uncounted: Uncounted::default(),
+            paths: Paths::default(),
+            conns: TcConns::default(),
             unsettled: false,
             refused: 0,
             uncounted_removals: 0,
@@ -116,9 +112,10 @@ impl FilterTable {
     /// Takes over the filters of an earlier process. They come after the filters of this process, and forward
     /// until [`FilterTable::drop_adopted`].
     pub(super) fn adopt(&mut self) {
-        let (mine, rest) = leftovers::adopt(&mut self.batch, self.cookie.owner, self.alone);
-        self.leftovers = rest;
-        (self.cookie.era, self.priority) = mine;
+        let adopted = leftovers::adopt(&mut self.batch, self.cookie.owner, self.alone);
+        self.leftovers = adopted.filters;
+        (self.cookie.era, self.priority) = (adopted.era, adopted.priority);
+        self.conns.left_zones = adopted.zones;
         let flows = self.adopted();
         if flows > 0 {
             log::info!(target: "netdev_offload", "tc: {flows} filters of an earlier process forward until new ones take their place");
@@ -139,18 +136,21 @@ impl FilterTable {
         results.into_iter().next().unwrap_or(Ok(())).map(|()| reported)
     }
 
-    /// Adds the filter of a rule with the id `filter_id`, which leads into `tunnel`.
-    pub(super) fn add(
-        &mut self,
-        filter_id: FilterId,
-        keys: Keys,
-        rule: &Rule,
-        tunnel: Option<IntoTunnel<'_>>,
-    ) -> Result<(), Why> {
+    /// Adds the filter of a rule that does not track, with the id `filter_id`.
+    pub(super) fn add(&mut self, filter_id: FilterId, keys: Keys, rule: &Rule) -> Result<(), Why> {
         let ports = &self.ports;
         let card_only = self.policy == TcPolicy::SkipSw;
         let device = |no: PortNo| ports.get(no).map(|out| out.ifindex);
-        let actions = actions::of(rule, self.cookie, card_only, tunnel, device)?;
+        let actions = actions::of(rule, self.cookie, card_only, None, device)?;
+        self.add_actions(filter_id, keys, actions)
+    }
+    /// Adds the filter of a flow, with numbered actions.
+    pub(super) fn add_actions(
+        &mut self,
+        filter_id: FilterId,
+        keys: Keys,
+        actions: Vec<TcAction>,
+    ) -> Result<(), Why> {
         let flags = match self.policy {
             TcPolicy::None => 0,
             TcPolicy::SkipSw => message::SKIP_SW,
@@ -186,12 +186,12 @@ impl FilterTable {
                     // The filter may be there.
                     self.delete_filter(filter_id);
                 }
-                Err(why(&error))
+                Err(super::why(&error))
             }
         }
     }
     /// Removes a filter; returns its last counts.
-    fn delete_filter(&mut self, filter_id: FilterId) -> Option<Counted> {
+    pub(super) fn delete_filter(&mut self, filter_id: FilterId) -> Option<Counted> {
         self.unsettled = true;
         let request = |flags| RouteRequest {
             message: DelTrafficFilter(filter_id.named()),
@@ -240,7 +240,7 @@ impl FilterTable {
             && rule.max_frame.is_none_or(|max| frame <= max.into())
     }
     /// The tunnel that a rule leads into, with its device.
-    fn tunnel(&mut self, rule: &Rule) -> Result<Option<(Encap, u32)>, Why> {
+    pub(super) fn tunnel(&mut self, rule: &Rule) -> Result<Option<(Encap, u32)>, Why> {
         let Some(outer) = &rule.outer else {
             return Ok(None);
         };
@@ -270,8 +270,8 @@ impl FilterTable {
         if !self.serves(way.ifindex) {
             return Err(Why::InPort);
         }
-        if rule.key.recirc != 0 {
-            return Err(Why::Connection);
+        if rule.key.recirc != 0 && !self.alone {
+            return Err(super::BESIDE_EBPF);
         }
         self.check_outputs(rule)?;
         if !self.fits(rule, way) {
@@ -290,33 +290,28 @@ impl FilterTable {
             false => Ok(()),
         }
     }
-    /// Adds the filter of a flow. `second`: at the second priority.
-    fn add_flow(&mut self, at: Handle, rule: &Rule, second: bool) -> Result<Installed, Why> {
+    /// Adds the filters of a flow to chain 0. `second`: at the second priority. There is one at least.
+    fn add_flow(&mut self, at: Handle, rule: &Rule, second: bool) -> Result<Vec<Installed>, Why> {
         if rule.tunnel {
-            return self.add_inner(at, rule, second);
+            return Ok(vec![self.add_inner(at, rule, second)?]);
         }
         if let Some(decap) = rule.decap() {
-            return self.add_outer(at, rule, decap, second);
+            return Ok(vec![self.add_outer(at, rule, decap, second)?]);
         }
-        let way = self.input(rule)?;
-        let keys = Keys::of(rule)?;
-        let filter_id = self.filter_id(at, way.ifindex, keys.protocol, second);
-        let tunnel = self.tunnel(rule)?;
-        let into = tunnel.as_ref().map(|(encap, ifindex)| IntoTunnel {
-            encap,
-            ifindex: *ifindex,
-        });
-        self.add(filter_id, keys, rule, into)?;
-        let side = tunnel.map_or(TcSide::Plain, |(encap, _)| TcSide::Into {
-            tunnel: encap.id(),
-            csum: encap.key.csum,
-            dont_fragment: encap.key.dont_fragment,
-            tos: encap.key.tos,
-            ttl: encap.key.ttl,
-        });
-        Ok(Installed::new(rule, filter_id, second, side))
+        let added = self.add_at(at, rule, second, &PathState::default(), 0, &[])?;
+        match added.is_empty() {
+            true => Err(Why::Connection),
+            false => Ok(added),
+        }
     }
-    fn insert_flow(&mut self, at: Handle, flow: Installed) {
+    fn insert_flow(&mut self, at: Handle, filters: Vec<Installed>) {
+        let mut filters = filters.into_iter();
+        if let Some(flow) = filters.next() {
+            self.insert_first(at, flow);
+        }
+        filters.for_each(|flow| self.insert_other(at, flow));
+    }
+    fn insert_first(&mut self, at: Handle, flow: Installed) {
         self.count_flows(flow.filter_id.ifindex, 1);
         if let Some(id) = flow.side.tunnel() {
             self.tunnels.count_flow(id, 1);
@@ -333,17 +328,23 @@ impl FilterTable {
         self.installed.insert(at, flow);
     }
     pub(super) fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
+        if rule.key.recirc != 0 && !rule.tunnel {
+            return self.install_stage(at, rule);
+        }
         self.uncounted.check(id_of(rule), Instant::now())?;
         let flow = self.add_flow(at, rule, false)?;
         self.insert_flow(at, flow);
         Ok(())
     }
-    fn count_flows(&mut self, ifindex: u32, n: isize) {
+    pub(super) fn count_flows(&mut self, ifindex: u32, n: isize) {
         if let Some(device) = self.devices.get_mut(&ifindex) {
             device.flows = device.flows.saturating_add_signed(n);
         }
     }
     pub(super) fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
+        if self.is_stage(at) {
+            return self.change_stage(at, rule);
+        }
         let Some(old) = self.installed.get(&at) else {
             let gone = Why::Refused(Errno::NOENT.raw_os_error());
             return (FlowCounts::default(), Err(gone));
@@ -356,7 +357,7 @@ impl FilterTable {
     }
     pub(super) fn remove(&mut self, at: Handle) -> FlowCounts {
         let Some(mut flow) = self.installed.remove(&at) else {
-            return FlowCounts::default();
+            return self.remove_stage(at);
         };
         if flow.last.is_none() {
             self.count_flows(flow.filter_id.ifindex, -1);
@@ -371,14 +372,23 @@ impl FilterTable {
         if let TcSide::Outer { end, origin, .. } = flow.side {
             return self.received.remove_outer(at, end, origin);
         }
-        let Some(now) = last else {
-            self.uncounted_removals += 1;
-            return FlowCounts::default();
+        if let Some(chain) = flow.child {
+            self.bury(chain);
+        }
+        self.remove_others(at);
+        let counts = match last {
+            Some(now) => {
+                let counts = flow.counts_since_last(now, 0);
+                self.uncounted.removed(&flow, Instant::now());
+                self.received.credit_outer(flow.side, counts);
+                counts
+            }
+            None => {
+                self.uncounted_removals += 1;
+                FlowCounts::default()
+            }
         };
-        let counts = counts_since_last(&mut flow, now, 0);
-        self.uncounted.removed(&flow, Instant::now());
-        self.received.credit_outer(flow.side, counts);
-        counts
+        self.paths.close(at, counts)
     }
     /// Removes the filters of all flows that come in by a device. Their counts are kept for
     /// [`FilterTable::remove`].
@@ -387,10 +397,16 @@ impl FilterTable {
             (flow.filter_id.ifindex == ifindex && flow.last.is_none()).then_some((*at, flow.filter_id))
         };
         let all: Vec<(Handle, FilterId)> = self.installed.iter().filter_map(here).collect();
+        all.iter().for_each(|(at, _)| self.remove_others(*at));
         for (at, filter_id) in all {
             let last = self.delete_filter(filter_id);
+            let mut child = None;
             if let Some(flow) = self.installed.get_mut(&at) {
                 flow.last = Some(last.unwrap_or(flow.read));
+                child = flow.child.take();
+            }
+            if let Some(chain) = child {
+                self.bury(chain);
             }
         }
     }
@@ -403,6 +419,7 @@ impl FilterTable {
     pub(super) fn settle(&mut self) {
         if std::mem::take(&mut self.unsettled) {
             shared_words::wait_for_programs();
+            self.remove_buried();
         }
     }
     /// Like [`FilterTable::settle`], after the removal of filters that belong to no flow.
@@ -413,7 +430,12 @@ impl FilterTable {
     pub(super) fn stats(&self) -> Vec<(String, u64)> {
         vec![
             ("devices".to_owned(), self.devices.len() as u64),
-            ("filters".to_owned(), self.installed.len() as u64),
+            (
+                "filters".to_owned(),
+                (self.installed.len() + self.paths.copies.len()) as u64,
+            ),
+            ("chains".to_owned(), self.paths.len() as u64),
+            ("connections".to_owned(), self.conns.len() as u64),
             ("tunnel-devices".to_owned(), self.tunnels.len() as u64),
             ("adopted-flows".to_owned(), self.adopted() as u64),
             ("refused".to_owned(), self.refused),

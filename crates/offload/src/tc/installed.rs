@@ -4,7 +4,7 @@ use super::message::{Counted, FilterId};
 use super::side::TcSide;
 use crate::Rule;
 use crate::rule::VLAN_PRESENT;
-use heddle_datapath_api::PortNo;
+use heddle_datapath_api::{FlowCounts, PortNo};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Instant;
 
@@ -24,6 +24,8 @@ pub(super) struct Installed {
     pub(super) last: Option<Counted>,
     pub(super) in_port: PortNo,
     pub(super) side: TcSide,
+    /// The chain that it leads to.
+    pub(super) child: Option<u32>,
     /// Identifies its match ([`id_of`]).
     pub(super) id: u64,
     pub(super) since: Instant,
@@ -44,9 +46,27 @@ impl Installed {
             last: None,
             in_port: rule.in_port,
             side,
+            child: None,
             id: id_of(rule),
             since: Instant::now(),
             in_card: false,
+        }
+    }
+    /// Packets and bytes of a filter since the last call.
+    pub(super) fn counts_since_last(&mut self, now: Counted, now_ms: u64) -> FlowCounts {
+        let before = std::mem::replace(&mut self.read, now);
+        let packets = now.packets.saturating_sub(before.packets);
+        if packets == 0 {
+            return FlowCounts::default();
+        }
+        // A card counts whole frames.
+        let in_hw = now.hw_packets.saturating_sub(before.hw_packets);
+        let in_sw = packets.saturating_sub(in_hw);
+        FlowCounts {
+            packets,
+            bytes: now.bytes.saturating_sub(before.bytes) + self.uncounted * in_sw,
+            used_ms: now_ms,
+            tcp_flags: 0,
         }
     }
 }

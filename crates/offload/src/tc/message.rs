@@ -1,7 +1,7 @@
 //! Requests about filters, and the parser of the kernel's messages about them.
 
-use super::attrs;
 use super::cookie::Cookie;
+use super::{attrs, ct};
 use netlink_packet_route::tc::{
     TcAction, TcAttribute, TcFilterFlowerOption as Key, TcHandle, TcMessage, TcOption,
 };
@@ -23,6 +23,8 @@ const TCA_OPTIONS: u16 = 2;
 const TCA_CHAIN: u16 = 11;
 const TCA_FLOWER_ACT: u16 = 3;
 const TCA_FLOWER_FLAGS: u16 = 22;
+const TCA_ACT_KIND: u16 = 1;
+const TCA_ACT_OPTIONS: u16 = 2;
 const TCA_ACT_STATS: u16 = 4;
 const TCA_ACT_COOKIE: u16 = 6;
 const TCA_STATS_BASIC: u16 = 1;
@@ -125,6 +127,7 @@ fn nlas(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
+/// The value of an attribute.
 fn find(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     nlas(bytes).find(|(k, _)| *k == kind).map(|(_, value)| value)
 }
@@ -140,6 +143,19 @@ fn basic(stats: &[u8], kind: u16) -> (u64, u64) {
         Some((u64::from(u32_at(b, 8)?), bytes))
     };
     find(stats, kind).and_then(read).unwrap_or_default()
+}
+
+/// Zones of the `ct` actions of a filter of flower, from a message about the filter.
+pub(super) fn ct_zones(payload: &[u8]) -> Vec<u16> {
+    let options = payload.get(HEADER_LEN..).and_then(|all| find(all, TCA_OPTIONS));
+    let actions = options.and_then(|options| find(options, TCA_FLOWER_ACT));
+    let zone = |(_, action): (u16, &[u8])| {
+        let is_ct = find(action, TCA_ACT_KIND)? == b"ct\0";
+        let options = find(action, TCA_ACT_OPTIONS).filter(|_| is_ct)?;
+        let zone = find(options, ct::TCA_CT_ZONE)?;
+        Some(u16::from_ne_bytes(*zone.first_chunk::<2>()?))
+    };
+    nlas(actions.unwrap_or_default()).filter_map(zone).collect()
 }
 
 /// Length of `struct rtmsg`, bytes, and its attribute of the output device.

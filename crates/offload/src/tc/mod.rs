@@ -4,6 +4,11 @@
 //! * [`keys`]: the match of a rule as keys of `flower`, with the conditions that the rule leaves out.
 //! * [`actions`]: a rule's steps as actions; [`cookie`]: the cookie of the first one.
 //! * [`attrs`]: the attributes and actions that `netlink-packet-route` lacks.
+//! * [`plan`], [`fields`]: a rule behind others, and how a packet becomes again what came in.
+//! * [`paths`]: chains of filters, for flows that track or recirculate. [`chains`] adds them, [`stages`] has
+//!   the flows behind a recirculation, and [`chain_removal`] removes all of it.
+//! * [`ct`]: the action `ct`, and keys of connections. [`conns`], [`conn_table`], [`entries`]: connections in
+//!   the kernel's table.
 //! * [`message`]: requests about filters, and the parser of the kernel's messages.
 //! * [`encap`], [`tunnel_devices`]: outer headers, and the kernel's devices that write them.
 //! * [`side`], [`received`], [`tunnel_programs`]: flows out of tunnels, and packets without a flow.
@@ -21,35 +26,62 @@
 
 mod actions;
 mod attrs;
+mod chain_removal;
+mod chains;
+mod conn_table;
+mod conns;
 mod cookie;
 mod counts;
+mod ct;
 mod encap;
+mod entries;
+mod fields;
 mod flows;
 mod installed;
 mod keys;
 mod leftovers;
 mod message;
 mod miss_filter;
+mod paths;
+mod plan;
 mod ports;
 mod received;
 mod side;
+mod stages;
 #[cfg(test)]
 mod tests;
 mod tunnel_devices;
 mod tunnel_programs;
 mod uncounted;
 
-use crate::{Backend, Handle, PortLink, Rule, Why, miss};
+use crate::{Backend, ConnUse, Handle, PortLink, Rule, Why, miss};
+use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
 use heddle_datapath_api::{FlowCounts, PortNo};
 use heddle_port::Divert;
 use heddle_sys::TapQueue;
 use parking_lot::Mutex;
+use rustix::io::Errno;
 use std::fmt;
 use std::io;
 use std::sync::Arc;
 
 /// Why packets of a tunnel that ends here, and packets out of it, are left to others.
 const ENDS_HERE: Why = Why::Tunnel("ends here: eBPF or workers take packets out of it");
+
+/// Why flows that track or recirculate are not filters beside the eBPF program, which has them.
+const BESIDE_EBPF: Why = Why::Action("ct or recirc (through tc, beside eBPF)");
+/// Linux that removes entries of connections which its flow table has.
+const FLOW_TABLE_KERNEL: (u32, u32) = (6, 4);
+
+/// The reason of a refusal, from the error of a request.
+fn why(error: &io::Error) -> Why {
+    let errno = error.raw_os_error().unwrap_or(Errno::TIMEDOUT.raw_os_error());
+    match Errno::from_raw_os_error(errno) {
+        Errno::NOSPC => Why::Full,
+        Errno::NODEV => Why::InPort,
+        _ => Why::Refused(errno),
+    }
+}
 
 /// Maximum number of filters.
 const MAX_FILTERS: usize = 1 << 20;
@@ -156,6 +188,32 @@ impl Backend for Tc {
     }
     fn set_ports(&mut self, ports: &[PortLink]) -> Vec<PortNo> {
         self.0.lock().set_ports(ports)
+    }
+    fn conn_capacity(&self) -> usize {
+        match self.0.lock().alone {
+            true => conn_table::MAX_CONNS,
+            false => 0,
+        }
+    }
+    fn end_conns(&self) -> Option<Arc<dyn EndOffload>> {
+        let state = self.0.lock();
+        state.alone.then(|| state.conns.ender())
+    }
+    fn takes_unreplied(&self) -> bool {
+        false
+    }
+    fn install_conn(&mut self, conn: &Offloadable) -> Result<(), Why> {
+        let state = &mut *self.0.lock();
+        let for_cards = state.policy != TcPolicy::SkipHw
+            && state.devices.values().any(|d| d.is_card)
+            && crate::kernel::version() >= FLOW_TABLE_KERNEL;
+        state.conns.install(conn, for_cards)
+    }
+    fn remove_conns(&mut self, ids: &[ConnId]) {
+        self.0.lock().conns.remove(ids);
+    }
+    fn conn_use(&mut self, id: ConnId) -> ConnUse {
+        self.0.lock().conns.used(id)
     }
     fn drop_adopted(&mut self) {
         self.0.lock().drop_adopted();

@@ -327,7 +327,7 @@ impl FilterTable {
             self.attach_programs(id, ifindex)?;
         }
         let filter_id = self.filter_id(at, ifindex, keys.protocol, second);
-        self.add(filter_id, keys, rule, None)?;
+        self.add(filter_id, keys, rule)?;
         let (k, m) = (&rule.key, &rule.mask);
         let (is_v6, has_option) = (k.tun_flags & TUN_IPV6 != 0, m.tun_flags & TUN_OPTION != 0);
         let ip = if is_v6 {
@@ -380,7 +380,8 @@ impl FilterTable {
     /// The devices of these tunnels are gone: flows into the tunnels and out of them are installed again.
     fn reinstall_flows_of(&mut self, tunnels: &[TunnelId]) {
         let of = |flow: &&Installed| flow.side.tunnel().is_some_and(|id| tunnels.contains(&id));
-        for flow in self.installed.values().filter(of) {
+        let behind = self.paths.copies.values().map(|copy| &copy.flow);
+        for flow in self.installed.values().chain(behind).filter(of) {
             self.ports.mark_port(flow.in_port);
         }
         tunnels.iter().for_each(|id| self.reinstall_outer(*id));

@@ -1,6 +1,7 @@
 //! Filters are those that `tc` sends.
 
 mod model;
+mod paths;
 mod received;
 mod restored;
 mod tunnels;

@@ -1,0 +1,164 @@
+//! Established connections that tc forwards (`act_ct`), as entries of the kernel's table.
+//!
+//! **Owner.** The zones [`TC_ZONES`] of the kernel belong to the switch's tc back end. The mirror writes no
+//! entry there, and the back end writes none elsewhere. So `act_ct` finds the connections that the back end
+//! has installed, and no others. Each zone of the switch has a zone of its own there.
+//!
+//! **Windows.** The entries of TCP are liberal: the kernel does not check windows. SYN, FIN and RST do not
+//! pass `act_ct`, so an entry stays established until the switch removes it.
+//!
+//! **Flow table.** `act_ct` moves established connections to a flow table, from which a card takes them. The
+//! kernel looks at an ended entry there once a second. So entries that no card takes have the signature of
+//! the switch's entries ([`crate::message`]), which keeps them out of the flow table.
+
+use crate::entry::{EntryKey, Established, TC_ZONES};
+use crate::message;
+use crate::table::KernelTable;
+use heddle_conntrack::Tuple;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL};
+use netlink_packet_netfilter::NetfilterMessage;
+use netlink_packet_netfilter::NetfilterMessageInner;
+use netlink_packet_netfilter::conntrack::{ConntrackAttribute, ConntrackMessage, Status};
+use rustix::io::Errno;
+use std::io;
+
+const UDP: u8 = 17;
+
+/// An entry as the kernel has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// Key.
+    pub key: EntryKey,
+    /// Tuple of the reply direction.
+    pub reply: Tuple,
+    /// Remaining life, seconds; `None`: the flow table has the connection.
+    pub timeout_s: Option<u32>,
+}
+
+/// The entries of [`TC_ZONES`], in this thread's network namespace.
+#[derive(Debug)]
+pub struct EstablishedTable {
+    table: KernelTable,
+    labels_checked: bool,
+}
+
+impl EstablishedTable {
+    /// Opens the table.
+    ///
+    /// # Errors
+    /// The kernel has no nfnetlink.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            table: KernelTable::new()?,
+            labels_checked: false,
+        })
+    }
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// The kernel's reason. `EEXIST`: the zone has an entry with one of the tuples.
+    pub fn add(&mut self, e: &Established) -> io::Result<()> {
+        self.write(e)?;
+        if e.label != 0 && !self.labels_checked {
+            let is = |found: Option<crate::KernelEntry>| found.is_none_or(|f| f.label == e.label);
+            if !is(self.read(&e.key())?) {
+                self.table.make_labels()?;
+                self.remove(&[e.key()])?;
+                self.write(e)?;
+            }
+            self.labels_checked = true;
+        }
+        Ok(())
+    }
+    fn write(&mut self, e: &Established) -> io::Result<()> {
+        self.one(message::established(e), NLM_F_CREATE | NLM_F_EXCL)
+    }
+    fn one(&mut self, request: NetfilterMessage, flags: u16) -> io::Result<()> {
+        let mut refused = None;
+        self.table
+            .send_all([request], flags, |_, reason| refused = Some(reason))?;
+        refused.map_or(Ok(()), |reason| Err(reason.into()))
+    }
+    fn read(&mut self, key: &EntryKey) -> io::Result<Option<crate::KernelEntry>> {
+        crate::Table::read(&mut self.table, key)
+    }
+    /// Whether the kernel has this entry.
+    ///
+    /// # Errors
+    /// No request is possible any more.
+    pub fn has(&mut self, key: &EntryKey) -> io::Result<bool> {
+        Ok(self.read(key)?.is_some())
+    }
+    /// Removes entries; those that do not exist are skipped.
+    ///
+    /// # Errors
+    /// No request is possible any more.
+    pub fn remove(&mut self, keys: &[EntryKey]) -> io::Result<()> {
+        crate::Table::remove(&mut self.table, keys)
+    }
+    /// Sets the remaining life of entries; those that do not exist are skipped.
+    ///
+    /// # Errors
+    /// No request is possible any more.
+    pub fn prolong(&mut self, keys: &[EntryKey], timeout_s: u32) -> io::Result<()> {
+        let requests = keys.iter().map(|key| message::prolong(key, timeout_s));
+        self.table.send_all(requests, 0, |_, _| {})
+    }
+    /// All entries of [`TC_ZONES`].
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn list(&mut self) -> io::Result<Vec<Listed>> {
+        let mut all = Vec::new();
+        let request = message::request(None, ConntrackMessage::Get(Vec::new()));
+        self.table
+            .exchange(request, NLM_F_DUMP, |m| all.extend(listed(m)))?;
+        Ok(all)
+    }
+    /// Whether the kernel's table has room: it is filled to less than seven eighths.
+    pub fn has_room(&self) -> bool {
+        let room = crate::Table::room(&self.table);
+        room.max == 0 || room.count < room.max - room.max / 8
+    }
+    /// Whether the kernel takes requests about connections from this process.
+    ///
+    /// # Errors
+    /// The kernel's reason.
+    pub fn probe(&mut self) -> io::Result<()> {
+        let orig = Tuple {
+            proto: UDP,
+            ..Tuple::default()
+        };
+        let zone = *TC_ZONES.start();
+        let missing = message::remove(&EntryKey { zone, orig });
+        match self.table.exchange(missing, NLM_F_ACK, |_| {}) {
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::NOENT) => Ok(()),
+            done => done,
+        }
+    }
+}
+
+/// The entry in a message, if it is in [`TC_ZONES`].
+pub(crate) fn listed(m: &NetfilterMessage) -> Option<Listed> {
+    let received = message::entry(m)?;
+    let NetfilterMessageInner::Conntrack(ConntrackMessage::New(all)) = &m.inner else {
+        return None;
+    };
+    let mut timeout_s = None;
+    for attribute in all {
+        match attribute {
+            ConntrackAttribute::CtaTimeout(s) => timeout_s = Some(*s),
+            ConntrackAttribute::CtaStatus(status) if status.contains(Status::Offload) => {
+                timeout_s = None;
+                break;
+            }
+            _ => {}
+        }
+    }
+    let entry = received.entry;
+    TC_ZONES.contains(&entry.key.zone).then_some(Listed {
+        key: entry.key,
+        reply: entry.reply,
+        timeout_s,
+    })
+}
