@@ -1,9 +1,8 @@
 """Sends frames by a device and captures frames on another, inside a machine's namespace. Run there as a program.
 
     wire.py send DEVICE [INTERVAL_S]      frames as lines of hex on standard input
-    wire.py capture DEVICE SECONDS [MAC]  prints the frames that arrive at UDP ports 5000 to 5999 as lines of hex, and
-                                          "begins" on standard error when it listens. MAC: all frames whose source address
-                                          begins with these bytes
+    wire.py capture DEVICE SECONDS [MAC]  prints frames that arrive at UDP ports 5000 to 5999 as lines of hex, and
+                                          "begins" on standard error first. MAC: frames from addresses that begin so
 """
 
 import ctypes

@@ -153,8 +153,8 @@ enum Side {
 }
 
 /// Forks; the parent waits until the child is ready or dead. If the child ends with a failure of its own, so
-/// does the parent. It prints `slow_start` for the user if the wait is longer than [`LONG`] and the standard
-/// error is a terminal: scripts expect a quiet start, however slow the machine is.
+/// does the parent. On a terminal it prints `slow_start` if the wait is longer than [`LONG`]. Scripts expect
+/// a quiet start, however slow the machine is.
 fn fork_and_wait(slow_start: Option<&str>) -> Result<Side, String> {
     let (mut read_end, write_end) =
         pipe().map_err(|error| format!("failed to create pipe ({})", errno_text(&error)))?;
