@@ -10,10 +10,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A pass begins early if a worker has many new entries for an observer. This is the minimum time between the
-/// beginnings of two passes.
-const SOONEST: Duration = Duration::from_millis(100);
-
 /// Starts the revalidator's thread; it ends with [`Shared::stop`].
 pub(super) fn start(
     shared: &Arc<Shared>,
@@ -26,7 +22,6 @@ pub(super) fn start(
         .spawn(move || {
             let mut earliest = Instant::now();
             let mut next = earliest + interval;
-            let mut soonest = next;
             let drain = || {
                 in_slices(&shared2, || Piece::plain(revalidator.lock().drain()));
             };
@@ -38,11 +33,17 @@ pub(super) fn start(
                 shared2.revalidator_wakeup.wait_until(due(next));
                 let started = Instant::now();
                 if started < due(next) {
-                    // Woken early because a worker's ring fills up.
+                    // Woken early: a worker's ring fills up, or an observer is to know of a new flow.
                     drain();
-                    if started < soonest || !revalidator.lock().is_observed() {
-                        continue;
-                    }
+                    in_slices(&shared2, || {
+                        let mut revalidator = revalidator.lock();
+                        let more = revalidator.report_new() && Instant::now() < due(next);
+                        Piece {
+                            more,
+                            reporting: revalidator.take_reporting(),
+                        }
+                    });
+                    continue;
                 }
                 shared2.hurried.store(false, Relaxed);
                 drain();
@@ -58,7 +59,6 @@ pub(super) fn start(
                 // reports of any number of new flows.
                 earliest = started + (worked * 20).max(reported * 4);
                 next = earliest.max(started + interval);
-                soonest = earliest.max(started + SOONEST);
             }
         })?;
     Ok(thread)

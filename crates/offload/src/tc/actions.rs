@@ -40,6 +40,7 @@ const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
 /// The tunnel that a rule leads into.
+#[derive(Clone, Copy)]
 pub(super) struct IntoTunnel<'a> {
     pub(super) encap: &'a Encap,
     /// Interface index of the tunnel's device.
@@ -114,6 +115,12 @@ pub(super) fn of(
     }
     number(&mut all, cookie);
     Ok(all)
+}
+
+/// Whether a card runs other actions for a rule than the kernel.
+pub(super) fn differ_in_card(rule: &Rule) -> bool {
+    let is_address = |op: &Op| matches!(op, Op::Ipv4Src(_) | Op::Ipv4Dst(_));
+    rule.ops.iter().any(is_address)
 }
 
 /// The actions that pass outer packets of a tunnel to the host's stack.

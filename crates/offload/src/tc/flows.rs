@@ -22,6 +22,7 @@ use super::leftovers::{self, Leftover};
 use super::message::{self, Counted, FilterId, Reported};
 use super::ports::Device;
 use super::received::Received;
+use super::retries::Retries;
 use super::side::TcSide;
 use super::tunnel_devices::{self, TunnelDevices};
 use super::uncounted::Uncounted;
@@ -72,6 +73,7 @@ pub(super) struct FilterTable {
     pub(super) tunnels: TunnelDevices,
     pub(super) received: Received,
     uncounted: Uncounted,
+    retries: Retries,
     /// Filters were removed since the last call of [`FilterTable::settle`].
     unsettled: bool,
     refused: u64,
@@ -107,6 +109,7 @@ impl FilterTable {
             tunnels: TunnelDevices::new(owner),
             received: Received::default(),
             uncounted: Uncounted::default(),
+            retries: Retries::default(),
             unsettled: false,
             refused: 0,
             uncounted_removals: 0,
@@ -147,10 +150,16 @@ impl FilterTable {
         rule: &Rule,
         tunnel: Option<IntoTunnel<'_>>,
     ) -> Result<(), Why> {
-        let ports = &self.ports;
         let card_only = self.policy == TcPolicy::SkipSw;
-        let device = |no: PortNo| ports.get(no).map(|out| out.ifindex);
-        let actions = actions::of(rule, self.cookie, card_only, tunnel, device)?;
+        // Rewrites of IPv4 addresses are other actions in a card than in the kernel.
+        let is_card = || self.devices.get(&filter_id.ifindex).is_some_and(|d| d.is_card);
+        if self.policy == TcPolicy::None && actions::differ_in_card(rule) && is_card() {
+            let actions = self.actions(rule, true, tunnel)?;
+            if self.add_filter(filter_id, keys.clone(), actions, message::SKIP_SW, false).is_ok() {
+                return Ok(());
+            }
+        }
+        let actions = self.actions(rule, card_only, tunnel)?;
         let flags = match self.policy {
             TcPolicy::None => 0,
             TcPolicy::SkipSw => message::SKIP_SW,
@@ -158,6 +167,16 @@ impl FilterTable {
         };
         let wants_card = self.wants_card();
         self.add_filter(filter_id, keys, actions, flags, wants_card)
+    }
+    /// The actions of a rule. `card_only`: the kernel does not run them.
+    fn actions(
+        &self,
+        rule: &Rule,
+        card_only: bool,
+        tunnel: Option<IntoTunnel<'_>>,
+    ) -> Result<Vec<TcAction>, Why> {
+        let device = |no: PortNo| self.ports.get(no).map(|out| out.ifindex);
+        actions::of(rule, self.cookie, card_only, tunnel, device)
     }
     /// Adds a filter. `wants_card`: it is refused unless a card has it.
     pub(super) fn add_filter(
@@ -343,6 +362,15 @@ impl FilterTable {
             device.flows = device.flows.saturating_add_signed(n);
         }
     }
+    /// Flows that the kernel runs and that a card gets again. Beside eBPF, the kernel runs no flow of a card.
+    pub(super) fn again(&mut self) -> Vec<Handle> {
+        if !self.alone || self.policy != TcPolicy::None {
+            return Vec::new();
+        }
+        let devices = &self.devices;
+        let has_card = |ifindex| devices.get(&ifindex).is_some_and(|d| d.is_card);
+        self.retries.due(&self.installed, has_card, Instant::now())
+    }
     pub(super) fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
         let Some(old) = self.installed.get(&at) else {
             let gone = Why::Refused(Errno::NOENT.raw_os_error());
@@ -394,10 +422,19 @@ impl FilterTable {
             }
         }
     }
-    /// A text about the tunnel of a flow, for people.
+    /// A text about the tunnel of a flow, and about its network card, for people.
     pub(super) fn note(&self, at: Handle) -> Option<String> {
         let flow = self.installed.get(&at)?;
-        Some(flow.side.to_string()).filter(|text| !text.is_empty())
+        let device = self.devices.get(&flow.filter_id.ifindex);
+        let has_card = self.policy != TcPolicy::SkipHw && device.is_some_and(|d| d.is_card);
+        let place = match (has_card, flow.in_card) {
+            (false, _) => "",
+            (true, true) => "in the network card",
+            (true, false) => "in the kernel: the network card did not take it",
+        };
+        let parts = [flow.side.to_string(), place.to_owned()];
+        let parts: Vec<String> = parts.into_iter().filter(|text| !text.is_empty()).collect();
+        Some(parts.join(", ")).filter(|text| !text.is_empty())
     }
     /// Waits until no packet uses the actions of a removed filter any more.
     pub(super) fn settle(&mut self) {
@@ -414,6 +451,10 @@ impl FilterTable {
         vec![
             ("devices".to_owned(), self.devices.len() as u64),
             ("filters".to_owned(), self.installed.len() as u64),
+            (
+                "in-card".to_owned(),
+                self.installed.values().filter(|flow| flow.in_card).count() as u64,
+            ),
             ("tunnel-devices".to_owned(), self.tunnels.len() as u64),
             ("adopted-flows".to_owned(), self.adopted() as u64),
             ("refused".to_owned(), self.refused),

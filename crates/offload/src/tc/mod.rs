@@ -9,6 +9,7 @@
 //! * [`side`], [`received`], [`tunnel_programs`]: flows out of tunnels, and packets without a flow.
 //! * [`installed`]: the filter of a flow; [`miss_filter`]: the one after those of flows.
 //! * [`flows`]: adds, changes and removes filters; [`counts`]: reads their counts.
+//! * [`retries`]: flows that a card did not take get another chance.
 //! * [`uncounted`]: flows of which a card counts no packet.
 //! * [`ports`]: diverts devices, or shares them with the eBPF back end.
 //! * [`leftovers`]: filters of an earlier process.
@@ -32,6 +33,7 @@ mod message;
 mod miss_filter;
 mod ports;
 mod received;
+mod retries;
 mod side;
 #[cfg(test)]
 mod tests;
@@ -144,6 +146,9 @@ impl Backend for Tc {
     }
     fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
         self.0.lock().change(at, rule)
+    }
+    fn again(&mut self) -> Vec<Handle> {
+        self.0.lock().again()
     }
     fn remove(&mut self, at: Handle) -> FlowCounts {
         self.0.lock().remove(at)
