@@ -350,7 +350,8 @@ impl Inner {
             record.rule = Ok(new);
             self.stats.changes += 1;
         }
-        if record.waits.is_some() {
+        if let Some(why) = record.waits {
+            self.crowded |= why.may_pass();
             self.installed -= 1;
             self.stats.removals += 1;
         }

@@ -59,6 +59,11 @@ def scenario_1000(lab):
     many(lab, 1000)
 
 
+def scenario_10000(lab):
+    """10,000 filters."""
+    many(lab, 10_000)
+
+
 @limit(3000)
 def scenario_100000(lab):
     """100,000 filters."""

@@ -49,6 +49,8 @@ pub(super) fn start(
                 drain();
                 let SlicedWork { worked, reported } = in_slices(&shared2, || {
                     let mut revalidator = revalidator.lock();
+                    // New flows do not wait until the pass is over.
+                    revalidator.report_new();
                     let more = !shared2.paused.load(Relaxed) && revalidator.step();
                     Piece {
                         more,
