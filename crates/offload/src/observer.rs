@@ -463,7 +463,10 @@ impl Inner {
             && let Some((at, worth)) = left.next()
         {
             self.install(at);
-            if self.record(at).is_some_and(|r| r.waits.is_some_and(Why::may_pass)) {
+            if self
+                .record(at)
+                .is_some_and(|r| r.waits.is_some_and(Why::may_pass))
+            {
                 refused.push((at, worth));
                 break;
             }

@@ -260,11 +260,10 @@ fn a_flow_without_a_reply_is_installed_at_the_end_of_the_pass_and_others_are_not
     let errors = [(1, TIMED_OUT), (2, 95)];
     for (id, errno) in errors {
         double.0.lock().refuses = Some(Why::Refused(errno));
-        observed(id, u16::try_from(id).unwrap(), 1, &actions(2), |f| offload.added(f));
-        assert_eq!(
-            offload.explain(FlowId(id)),
-            Explained::Waits(Why::Refused(errno))
-        );
+        observed(id, u16::try_from(id).unwrap(), 1, &actions(2), |f| {
+            offload.added(f)
+        });
+        assert_eq!(offload.explain(FlowId(id)), Explained::Waits(Why::Refused(errno)));
     }
     // Still no reply.
     double.0.lock().refuses = Some(Why::Refused(TIMED_OUT));
@@ -296,7 +295,10 @@ fn a_flow_that_the_back_end_wants_again_keeps_its_counts_and_may_be_refused_then
         assert_eq!(counted, 1);
     }
     let stats = offload.stats().1;
-    assert_eq!((stats.installs, stats.changes, stats.removals, stats.offloaded), (1, 0, 1, 0));
+    assert_eq!(
+        (stats.installs, stats.changes, stats.removals, stats.offloaded),
+        (1, 0, 1, 0)
+    );
 }
 
 fn rule(key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Result<Rule, Why> {

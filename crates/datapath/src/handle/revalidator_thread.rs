@@ -1,6 +1,6 @@
 //! The revalidator's thread.
 
-use super::slices::{Piece, SlicedWork, in_slices};
+use super::slices::{Piece, SlicedWork, in_slices, in_slices_with};
 use crate::config::DatapathError;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
@@ -25,6 +25,24 @@ pub(super) fn start(
             let drain = || {
                 in_slices(&shared2, || Piece::plain(revalidator.lock().drain()));
             };
+            // An observer is to know of new flows soon. A pass finds those that are not reported by `end`.
+            let report_new = |end: Instant| {
+                in_slices(&shared2, || {
+                    let mut revalidator = revalidator.lock();
+                    Piece {
+                        more: revalidator.report_new() && Instant::now() < end,
+                        reporting: revalidator.take_reporting(),
+                    }
+                });
+            };
+            // New flows do not wait until a pass is over.
+            let rest_from_pass = |rest: Duration| {
+                let end = Instant::now() + rest;
+                while Instant::now() < end && shared2.revalidator_wakeup.wait_until(end) {
+                    drain();
+                    report_new(end);
+                }
+            };
             while !shared2.stop.load(Relaxed) {
                 let due = |next| match shared2.hurried.load(Relaxed) {
                     true => earliest.min(next),
@@ -33,30 +51,21 @@ pub(super) fn start(
                 shared2.revalidator_wakeup.wait_until(due(next));
                 let started = Instant::now();
                 if started < due(next) {
-                    // Woken early: a worker's ring fills up, or an observer is to know of a new flow.
+                    // Woken early: a worker's ring fills up, or there is a new flow.
                     drain();
-                    in_slices(&shared2, || {
-                        let mut revalidator = revalidator.lock();
-                        let more = revalidator.report_new() && Instant::now() < due(next);
-                        Piece {
-                            more,
-                            reporting: revalidator.take_reporting(),
-                        }
-                    });
+                    report_new(due(next));
                     continue;
                 }
                 shared2.hurried.store(false, Relaxed);
                 drain();
-                let SlicedWork { worked, reported } = in_slices(&shared2, || {
+                let step = || {
                     let mut revalidator = revalidator.lock();
-                    // New flows do not wait until the pass is over.
-                    revalidator.report_new();
-                    let more = !shared2.paused.load(Relaxed) && revalidator.step();
                     Piece {
-                        more,
+                        more: !shared2.paused.load(Relaxed) && revalidator.step(),
                         reporting: revalidator.take_reporting(),
                     }
-                });
+                };
+                let SlicedWork { worked, reported } = in_slices_with(&shared2, step, rest_from_pass);
                 // At most a twentieth of a processor for any number of flows, and a quarter of one for
                 // reports of any number of new flows.
                 earliest = started + (worked * 20).max(reported * 4);

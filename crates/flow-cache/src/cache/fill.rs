@@ -107,7 +107,10 @@ impl<P: Program> Cache<P> {
     }
     /// Announces the entry of the last [`Cache::insert`] to the revalidator, which has an observer of flows.
     pub fn announce(&mut self) {
-        let entry = self.fresh.last().and_then(|slot| Some((*slot, self.store.get(*slot)?.id())));
+        let entry = self
+            .fresh
+            .last()
+            .and_then(|slot| Some((*slot, self.store.get(*slot)?.id())));
         // The entry is found by the next pass, if there is no room.
         if let Some((slot, id)) = entry {
             let _ = self.events.push(RevalidatorEvent::New(slot, id));

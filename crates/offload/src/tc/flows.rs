@@ -155,7 +155,10 @@ impl FilterTable {
         let is_card = || self.devices.get(&filter_id.ifindex).is_some_and(|d| d.is_card);
         if self.policy == TcPolicy::None && actions::differ_in_card(rule) && is_card() {
             let actions = self.actions(rule, true, tunnel)?;
-            if self.add_filter(filter_id, keys.clone(), actions, message::SKIP_SW, false).is_ok() {
+            if self
+                .add_filter(filter_id, keys.clone(), actions, message::SKIP_SW, false)
+                .is_ok()
+            {
                 return Ok(());
             }
         }
