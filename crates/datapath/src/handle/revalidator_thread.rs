@@ -10,6 +10,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// Reports of new flows take this many times the rests between them. Workers save the time of reports from
+/// then on, so the rests are short.
+const REPORTS_PER_REST: u32 = 2;
+
 /// Starts the revalidator's thread; it ends with [`Shared::stop`].
 pub(super) fn start(
     shared: &Arc<Shared>,
@@ -27,13 +31,17 @@ pub(super) fn start(
             };
             // An observer is to know of new flows soon. A pass finds those that are not reported by `end`.
             let report_new = |end: Instant| {
-                in_slices(&shared2, || {
+                let mut more = true;
+                while more && !shared2.stop.load(Relaxed) {
+                    let began = Instant::now();
                     let mut revalidator = revalidator.lock();
-                    Piece {
-                        more: revalidator.report_new() && Instant::now() < end,
-                        reporting: revalidator.take_reporting(),
+                    more = revalidator.report_new() && began < end;
+                    revalidator.take_reporting();
+                    drop(revalidator);
+                    if more {
+                        std::thread::sleep(began.elapsed() / REPORTS_PER_REST);
                     }
-                });
+                }
             };
             // New flows do not wait until a pass is over.
             let rest_from_pass = |rest: Duration| {
