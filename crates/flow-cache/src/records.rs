@@ -264,7 +264,8 @@ impl<P: Program> Records<P> {
     /// The slot of the oldest new entry with an id below `horizon` that was not returned yet.
     /// [`Records::drain`] has returned `horizon`.
     pub fn take_new(&mut self, horizon: u64) -> Option<u32> {
-        let (slot, _) = self.new.pop_front_if(|(_, id)| *id < horizon)?;
+        let (slot, _) = *self.new.front().filter(|(_, id)| *id < horizon)?;
+        self.new.pop_front();
         Some(slot)
     }
     /// The flow that [`Records::set_flow`] has set for the entry.

@@ -123,8 +123,8 @@ def steadily(n, count, port, pause=0.02):
 
 
 def scenario_change_while_the_card_is_slow(lab):
-    """The card needs 4 s for each request, in which the kernel holds the caller: a change of rules is confirmed later, and no packet goes
-    the old way afterwards."""
+    """The card needs 4 s for each request, in which the kernel holds the caller. A change of rules is confirmed later; then no packet
+    goes the old way."""
     n = CardNode(lab)
     n.vfs(3)
     n.flows("priority=0,actions=NORMAL", "priority=10,in_port=rep0,udp,tp_dst=9,actions=rep1")

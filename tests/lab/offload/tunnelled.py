@@ -34,6 +34,8 @@ def tunnelled(lab, kind, device, *settings, **options):
     n.stream(n.pods[0], peer, BEHIND, 7000)
     n.stream(peer, n.pods[0], n.address(0), 7001)
     n.note_card()
+    n.dump("all")
+    n.switch.appctl("heddle/offload", check=False)
     return n
 
 

@@ -77,7 +77,7 @@ mod tests {
     use heddle_flow::{FlowKey, FlowMask};
 
     #[test]
-    fn busy_flows_outside_the_card_come_first_and_a_card_that_takes_none_is_asked_less_often() {
+    fn busy_flows_outside_the_card_come_first_and_a_card_that_takes_none_gets_them_less_often() {
         let t0 = Instant::now();
         let after = |s: u64| t0 + Duration::from_secs(s);
         let rule = Rule::new(&FlowKey::default(), &FlowMask::default(), &[]).unwrap();
