@@ -135,8 +135,9 @@ def summary(found, checks):
 def main(title, directory, topics, modules, prepare="true", parts_of_lab=("ovs-kernel",)):
     """Runs the checks of tests/lab/DIRECTORY, whose scripts are the topics. prepare: commands in the machine."""
     switches, parts, fetch = arguments((directory, topics))
+    names = {name for _, name in known(directory, topics)}
     checks = [(topic, name) for topic, name in known(directory, topics)
-              if not parts or any(part == topic or part in name for part in parts)]
+              if not parts or any(part == topic or (part == name if part in names else part in name) for part in parts)]
     if not checks:
         sys.exit(f"{title}: no check is called {' or '.join(parts)} (--list names them)")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(f"{title}: ended by a signal"))  # the machine ends, too

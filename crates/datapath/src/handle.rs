@@ -91,6 +91,7 @@ impl Datapath {
             revalidator_wakeup: heddle_sync::Wakeup::default(),
             light_sleep: false.into(),
             paused: false.into(),
+            observed: false.into(),
             hurried: false.into(),
             stop: false.into(),
         });

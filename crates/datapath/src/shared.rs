@@ -45,8 +45,11 @@ pub(crate) struct Shared {
     pub(crate) light_sleep: AtomicBool,
     /// Selects the iterations that are logged.
     pub(crate) suspects: SuspectSetting,
-    /// The revalidator's thread, to be woken when a worker's handover ring fills up.
+    /// The revalidator's thread, to be woken when a worker's handover ring fills up, or for an observer's new
+    /// flow.
     pub(crate) revalidator_wakeup: Wakeup,
+    /// There is an observer of flows, which is to know of new flows soon.
+    pub(crate) observed: AtomicBool,
     /// The revalidator makes no passes.
     pub(crate) paused: AtomicBool,
     /// A pass is due before the revalidator's interval is over.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Release};
 /// Maximum number of waiting events.
 pub(crate) const RING: usize = 8192;
 /// Maximum number of events of one insertion.
-pub(crate) const ROOM: usize = 5;
+pub(crate) const ROOM: usize = 6;
 
 /// Room that all other events leave for insertions: when a thousand rules go at once, new flows can still be
 /// cached.
@@ -36,6 +36,8 @@ pub(crate) enum RevalidatorEvent<P: Program> {
     Subtable(u32, Option<Arc<Subtable>>),
     /// The context of this number in entries' keys, if there is one from now on.
     Context(u32, Option<Arc<Context>>),
+    /// The entry of this slot and this id is new. Only sent for a revalidator with an observer of flows.
+    New(u32, u64),
     /// The entry `id` of this slot and this cached translation is gone; these were its last counts.
     Gone(u32, u64, u32, FlowCounts),
     /// Like `Gone`, but the entry continues under a new id (the last field) with another cached translation.

@@ -19,7 +19,7 @@ use crate::subtable::{MAX_LISTED, Subtable};
 use heddle_datapath_api::FlowCounts;
 use heddle_flow::FlowKey;
 use heddle_sync::ring::Consumer;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 
@@ -33,6 +33,9 @@ struct Chunk {
     /// (entry id, flow): the flow that each entry is to an observer. Empty without observer.
     flows: Vec<(u64, u64)>,
 }
+
+/// Maximum number of new entries that wait for [`Records::take_new`].
+const MAX_NEW: usize = 16384;
 
 /// A cached translation with pending credits.
 pub struct CreditedTranslation<P: Program> {
@@ -63,6 +66,8 @@ pub struct Records<P: Program> {
     subtables: Vec<Option<Arc<Subtable>>>,
     /// Contexts, and origins with a recirculation id.
     contexts: HashMap<u32, Arc<Context>>,
+    /// New entries (slot, id) that [`Records::take_new`] has not returned, oldest first.
+    new: VecDeque<(u32, u64)>,
 }
 
 fn put<T>(list: &mut Vec<Option<T>>, at: u32, value: Option<T>) {
@@ -87,6 +92,7 @@ impl<P: Program> Records<P> {
             touched: Vec::new(),
             subtables: Vec::new(),
             contexts: HashMap::new(),
+            new: VecDeque::new(),
         }
     }
     /// Takes the waiting events. Returns the horizon: entries with smaller ids may be read now.
@@ -138,6 +144,9 @@ impl<P: Program> Records<P> {
             RevalidatorEvent::Context(n, Some(context)) => _ = self.contexts.insert(n, context),
             RevalidatorEvent::Context(n, None) => _ = self.contexts.remove(&n),
             RevalidatorEvent::Spent(list) => drop(list),
+            // A scan finds those that are left out.
+            RevalidatorEvent::New(..) if self.new.len() >= MAX_NEW => {}
+            RevalidatorEvent::New(slot, id) => self.new.push_back((slot, id)),
             RevalidatorEvent::Gone(slot, id, translation, counted) => {
                 self.account(slot, id, translation, &counted);
                 self.record(slot, 0, &FlowCounts::default());
@@ -252,6 +261,13 @@ impl<P: Program> Records<P> {
         let now = entry.read().filter(|s| s.id < horizon)?;
         Some(f(self, &ScannedEntry { slot, entry, now }))
     }
+    /// The slot of the oldest new entry with an id below `horizon` that was not returned yet.
+    /// [`Records::drain`] has returned `horizon`.
+    pub fn take_new(&mut self, horizon: u64) -> Option<u32> {
+        let (slot, _) = *self.new.front().filter(|(_, id)| *id < horizon)?;
+        self.new.pop_front();
+        Some(slot)
+    }
     /// The flow that [`Records::set_flow`] has set for the entry.
     pub fn flow_of(&self, seen: &ScannedEntry<'_>) -> Option<u64> {
         let (c, i) = Self::split(seen.slot);
@@ -274,6 +290,7 @@ impl<P: Program> Records<P> {
             .iter_mut()
             .flatten()
             .for_each(|c| c.flows = Vec::new());
+        self.new.clear();
     }
     /// A cached translation by its number.
     pub fn translation(&mut self, translation: u32) -> Option<&mut CreditedTranslation<P>> {

@@ -66,6 +66,11 @@ pub trait Backend: Send {
     /// Replaces the actions of an installed flow, without a moment in which a packet finds no flow. Returns
     /// the counts of the old actions. If the new ones are refused, the flow is removed.
     fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>);
+    /// Installed flows that are to be given to [`Backend::change`] once more. A network card that did not
+    /// take them may do so now.
+    fn again(&mut self) -> Vec<Handle> {
+        Vec::new()
+    }
     /// Takes a flow out. Returns the counts since the last call.
     fn remove(&mut self, at: Handle) -> FlowCounts;
     /// Waits until no packet uses actions that were changed or removed before. Needed by a back end whose

@@ -326,12 +326,35 @@ impl Inner {
                 self.installed += 1;
                 self.stats.installs += 1;
             }
-            Some(why) => self.crowded |= why == Why::Full,
+            Some(why) => self.crowded |= why.may_pass(),
         }
     }
     fn install_if_room(&mut self, at: Handle) {
         if self.installed < self.limit() {
             self.install(at);
+        }
+    }
+    /// Changes an installed flow to another rule of the same match, or installs it once more. Its counts are
+    /// owed.
+    fn change(&mut self, at: Handle, new: Option<Box<Rule>>) {
+        let Some(record) = self.records.get_mut(at as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        let Ok(old) = &record.rule else {
+            return;
+        };
+        let (n, done) = self.backend.change(at, new.as_ref().unwrap_or(old));
+        sum(&mut record.owed, n);
+        count(&mut self.stats, &mut self.ports, Some(old), n);
+        record.waits = done.err();
+        if let Some(new) = new {
+            record.rule = Ok(new);
+            self.stats.changes += 1;
+        }
+        if let Some(why) = record.waits {
+            self.crowded |= why.may_pass();
+            self.installed -= 1;
+            self.stats.removals += 1;
         }
     }
     /// Takes a flow out that is installed. Its counts are owed.
@@ -426,23 +449,30 @@ impl Inner {
         if !std::mem::take(&mut self.crowded) {
             return;
         }
-        let (mut waiting, mut inside) = (Vec::new(), Vec::new());
+        let (mut waiting, mut inside, mut refused) = (Vec::new(), Vec::new(), Vec::new());
         for (at, r) in (0..).zip(&self.records) {
             let Some(r) = r else { continue };
             match r.waits {
                 None => inside.push((at, r.weight.worth())),
-                Some(Why::Full) => waiting.push((at, r.weight.worth())),
+                Some(why) if why.may_pass() => waiting.push((at, r.weight.worth())),
                 Some(_) => {}
             }
         }
         waiting.sort_by_key(|(_, worth): &(Handle, u64)| std::cmp::Reverse(*worth));
         let mut left = waiting.into_iter();
         while self.installed < self.limit()
-            && let Some((at, _)) = left.next()
+            && let Some((at, worth)) = left.next()
         {
             self.install(at);
+            if self
+                .record(at)
+                .is_some_and(|r| r.waits.is_some_and(Why::may_pass))
+            {
+                refused.push((at, worth));
+                break;
+            }
         }
-        let mut waiting: Vec<_> = left.collect();
+        let mut waiting: Vec<_> = refused.into_iter().chain(left).collect();
         for (heavy, light) in self.policy.exchange(&mut waiting, &mut inside) {
             self.take_out(light, Why::Full);
             self.install(heavy);
@@ -450,7 +480,8 @@ impl Inner {
             // The back end may refuse the heavy one: then the light one returns.
             self.install_if_room(light);
         }
-        self.crowded = self.records.iter().flatten().any(|r| r.waits == Some(Why::Full));
+        let waits = |r: &Record| r.waits.is_some_and(Why::may_pass);
+        self.crowded = self.records.iter().flatten().any(waits);
     }
 }
 
@@ -492,18 +523,7 @@ impl FlowObserver for Offload {
                         .as_ref()
                         .is_ok_and(|r| (r.key, r.mask, &r.more) == (rule.key, rule.mask, &rule.more)) =>
             {
-                let (n, done) = inner.backend.change(at, rule);
-                sum(&mut record.owed, n);
-                record.waits = done.err();
-                let left = record.waits.is_some();
-                let old = std::mem::replace(&mut record.rule, new);
-                inner.stats.changes += 1;
-                if left {
-                    inner.installed -= 1;
-                    inner.stats.removals += 1;
-                }
-                let old = old.as_ref().ok().map(Box::as_ref);
-                count(&mut inner.stats, &mut inner.ports, old, n);
+                inner.change(at, new.ok());
             }
             _ => {
                 inner.take_out(at, Why::Full);
@@ -579,6 +599,9 @@ impl FlowObserver for Offload {
     fn pass_ends(&mut self) {
         let inner = &mut *self.0.lock();
         inner.turn();
+        for at in inner.backend.again() {
+            inner.change(at, None);
+        }
         inner.turn_conns();
     }
     fn place(&self, id: FlowId) -> Option<&'static str> {

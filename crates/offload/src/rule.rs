@@ -320,6 +320,15 @@ impl Rule {
         let lacks = |push: &Arc<TunnelPush>| !is_over_ipv6(push) || push.csum_optional;
         self.outer.as_ref().is_none_or(lacks)
     }
+
+    /// Whether routers may fragment the packets of its tunnel.
+    pub(crate) fn outer_may_fragment(&self) -> bool {
+        const DONT_FRAGMENT: u8 = 0x40;
+        const FRAGMENT: usize = 20;
+        let is_set = |push: &TunnelPush| push.header.get(FRAGMENT).is_some_and(|b| b & DONT_FRAGMENT != 0);
+        let outer = self.outer.as_ref();
+        outer.is_some_and(|push| !is_over_ipv6(push) && !is_set(push))
+    }
 }
 
 /// Whether a tunnel has IPv6 outside.
@@ -334,13 +343,8 @@ fn is_tunnelled(key: &FlowKey) -> bool {
 
 /// Whether a packet may go into this tunnel after these steps.
 fn into_tunnel(push: &TunnelPush, ops: &[Op]) -> Result<(), Why> {
-    const DONT_FRAGMENT: u8 = 0x40;
-    const FRAGMENT: usize = 20;
     if !matches!(push.kind, TunnelKind::Vxlan | TunnelKind::Geneve) {
         return Err(Why::Tunnel("is neither VXLAN nor Geneve"));
-    }
-    if !is_over_ipv6(push) && push.header.get(FRAGMENT).is_none_or(|b| b & DONT_FRAGMENT == 0) {
-        return Err(Why::Tunnel("lets outer packets be fragmented"));
     }
     if push.header.len() > MAX_OUTER {
         return Err(Why::Tunnel("has longer options"));

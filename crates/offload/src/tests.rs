@@ -21,6 +21,10 @@ struct Table {
     capacity: usize,
     /// Packets that come while a flow is changed or taken out.
     late: u64,
+    /// Why it refuses each flow.
+    refuses: Option<Why>,
+    /// Flows that are to be given to it once more.
+    again: Vec<Handle>,
 }
 
 #[derive(Clone, Default)]
@@ -50,6 +54,9 @@ impl Backend for Double {
         if rule.outputs().any(|no| !t.ports.contains(&no.0)) {
             return Err(Why::OutPort);
         }
+        if let Some(why) = t.refuses {
+            return Err(why);
+        }
         assert!(t.flows.len() < t.capacity, "more than it takes");
         assert!(t.flows.insert(at, (rule.clone(), 0)).is_none(), "installed twice");
         Ok(())
@@ -57,6 +64,9 @@ impl Backend for Double {
     fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
         let n = self.remove(at);
         (n, self.install(at, rule))
+    }
+    fn again(&mut self) -> Vec<Handle> {
+        std::mem::take(&mut self.0.lock().again)
     }
     fn remove(&mut self, at: Handle) -> FlowCounts {
         let mut t = self.0.lock();
@@ -238,6 +248,57 @@ proptest! {
         offload.counters(&mut |_, n| given += n.packets);
         prop_assert_eq!(given, forwarded);
     }
+}
+
+#[test]
+fn a_flow_without_a_reply_is_installed_at_the_end_of_the_pass_and_others_are_not() {
+    const TIMED_OUT: i32 = 110;
+    let double = Double::default();
+    double.0.lock().capacity = 10;
+    let mut offload = Offload::new(Box::new(double.clone()), None, Policy::default(), || 1);
+    offload.set_ports(&[link(1), link(2)]);
+    let errors = [(1, TIMED_OUT), (2, 95)];
+    for (id, errno) in errors {
+        double.0.lock().refuses = Some(Why::Refused(errno));
+        observed(id, u16::try_from(id).unwrap(), 1, &actions(2), |f| {
+            offload.added(f)
+        });
+        assert_eq!(offload.explain(FlowId(id)), Explained::Waits(Why::Refused(errno)));
+    }
+    // Still no reply.
+    double.0.lock().refuses = Some(Why::Refused(TIMED_OUT));
+    offload.pass_ends();
+    assert_eq!(offload.stats().1.offloaded, 0);
+    double.0.lock().refuses = None;
+    offload.pass_ends();
+    assert_eq!(offload.explain(FlowId(1)), Explained::Offloaded("table"));
+    assert_eq!(offload.explain(FlowId(2)), Explained::Waits(Why::Refused(95)));
+}
+
+#[test]
+fn a_flow_that_the_back_end_wants_again_keeps_its_counts_and_may_be_refused_then() {
+    let double = Double::default();
+    (double.0.lock().capacity, double.0.lock().late) = (10, 1);
+    let mut offload = Offload::new(Box::new(double.clone()), None, Policy::default(), || 1);
+    offload.set_ports(&[link(1), link(2)]);
+    observed(1, 1, 1, &actions(2), |f| offload.added(f));
+    for (refuses, state) in [
+        (None, Explained::Offloaded("table")),
+        (Some(Why::Refused(95)), Explained::Waits(Why::Refused(95))),
+    ] {
+        let at = *double.0.lock().flows.keys().next().unwrap();
+        (double.0.lock().again, double.0.lock().refuses) = (vec![at], refuses);
+        offload.pass_ends();
+        assert_eq!(offload.explain(FlowId(1)), state);
+        let mut counted = 0;
+        offload.counters(&mut |_, n| counted += n.packets);
+        assert_eq!(counted, 1);
+    }
+    let stats = offload.stats().1;
+    assert_eq!(
+        (stats.installs, stats.changes, stats.removals, stats.offloaded),
+        (1, 0, 1, 0)
+    );
 }
 
 fn rule(key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Result<Rule, Why> {
@@ -451,7 +512,14 @@ fn tunnels_are_said_or_it_is_said_why_not() {
         let rule = rule(&actions).unwrap();
         assert_eq!(*rule.ops, [Op::Encap, Op::Output(PortNo(2))]);
         assert_eq!(rule.outer.as_deref(), Some(&push(csum, true)));
+        assert!(!rule.outer_may_fragment());
     }
+    // tc takes it, and eBPF does not.
+    assert!(
+        rule(&[into(false, false), out.clone()])
+            .unwrap()
+            .outer_may_fragment()
+    );
     // The switch itself replies to senders of longer frames.
     let compared = Action::CheckPktLen {
         len: 1364,
@@ -463,7 +531,6 @@ fn tunnels_are_said_or_it_is_said_why_not() {
     assert_eq!(shorter.max_frame, Some(1364));
     assert!(rule(&[compared, out.clone()]).is_err());
     for actions in [
-        vec![into(false, false), out.clone()],
         vec![out.clone(), into(false, true), out.clone()],
         vec![into(false, true), out.clone(), out.clone()],
         vec![Action::Clone(vec![into(false, true), out.clone()]), out.clone()],

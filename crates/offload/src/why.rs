@@ -1,5 +1,6 @@
 //! Reasons why a flow stays with the workers, as texts for people.
 
+use rustix::io::Errno;
 use std::fmt;
 
 /// Why a flow is not offloaded.
@@ -53,6 +54,14 @@ pub enum Why {
     Full,
     /// The back end refused; the error number.
     Refused(i32),
+}
+
+impl Why {
+    /// Whether the back end may accept the same flow later.
+    pub(crate) fn may_pass(self) -> bool {
+        let no_reply = Why::Refused(Errno::TIMEDOUT.raw_os_error());
+        self == Why::Full || self == no_reply
+    }
 }
 
 impl fmt::Display for Why {

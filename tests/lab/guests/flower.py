@@ -71,6 +71,20 @@ def settled(p, source, target):
     p.wait(f"filters to forward pings to {target}", forwards)
 
 
+def by_filters(p, source, target, options=""):
+    """The rate of a TCP stream in Mbit/s, and the part of it that filters forward. On a busy machine, the filter of a stream's flow may
+    come when the first stream is over."""
+    found = []
+
+    def stream():
+        before = stats(p)["forwarded-bytes"]
+        rate = p.stream(source, target, seconds=5, options=options)
+        found[:] = rate, (stats(p)["forwarded-bytes"] - before) * 8e-6 / (rate * 5)
+        return found[1] > 0.5
+    p.wait("filters to forward a stream", stream, timeout=300)
+    return found
+
+
 def sent(p, source, all_frames, target="b", seconds=2.0, interval=0.0, device="eth0", of=""):
     """The frames of UDP, or those of a source address, that arrive at pod `target` while pod `source` sends these."""
     p.put("/run/frames", "\n".join(f.hex() for f in all_frames) + "\n")
@@ -116,11 +130,8 @@ def scenario_pods_on_veths(lab):
     shown = p.appctl("dpif/offload/show")
     assert re.search(r"^  tc\n(  - .*\n)*  - va: port_no: \d+, ifindex: \d+\n", shown, re.M), shown
     p.serve("b")
-    before = stats(p)
-    rate = p.stream("a", "10.9.0.2", seconds=5)
-    share = (stats(p)["forwarded-bytes"] - before["forwarded-bytes"]) * 8e-6 / (rate * 5)
+    rate, share = by_filters(p, "a", "10.9.0.2")
     p.tell(f"TCP {rate:.0f} Mbit/s, {share:.0%} of it by filters")
-    assert share > 0.5, (before, stats(p), rate)
     # Each frame arrives once, as it was sent, and is counted with its Ethernet header.
     flows(p, "priority=100,udp,in_port=1,tp_dst=5001,actions=output:2", "priority=0,actions=NORMAL")
     all_frames = [datagram(1000, 5001, b"%06d" % n * 10) for n in range(400)]
@@ -144,13 +155,10 @@ def scenario_pods_on_veths(lab):
           "priority=100,tcp,in_port=2,nw_dst=10.9.0.1,actions=mod_nw_src:10.9.0.9,output:1", "priority=0,actions=NORMAL")
     p.run(f"ip -n a neigh add 10.9.0.9 lladdr {MACS['b']} dev eth0")
     p.run("for dev in va vb; do ethtool -K $dev tso off gso off; ethtool -K $dev tx off; done", check=False)
-    before = stats(p)
-    rate = p.stream("a", "10.9.0.9", seconds=5)
-    share = (stats(p)["forwarded-bytes"] - before["forwarded-bytes"]) * 8e-6 / (rate * 5)
+    rate, share = by_filters(p, "a", "10.9.0.9")
     snmp = [line.split() for line in p.run("ip netns exec b cat /proc/net/snmp").splitlines() if line.startswith("Tcp:")]
     assert dict(zip(*snmp))["InCsumErrors"] == "0", snmp
     p.tell(f"TCP with rewritten addresses {rate:.0f} Mbit/s, {share:.0%} of it by filters")
-    assert share > 0.5, (before, stats(p), rate)
 
 
 @limit(400)
@@ -519,10 +527,7 @@ def scenario_into_tunnels(lab):
         # Both ways: workers take packets out of the tunnel.
         p.meet("a", "10.9.0.9")
         p.pings("a", "10.9.0.9", 10)
-        before = stats(p)
-        rate = p.stream("a", "10.9.0.9", seconds=5)
-        share = (stats(p)["forwarded-bytes"] - before["forwarded-bytes"]) * 8e-6 / (rate * 5)
-        assert share > 0.5, (before, stats(p), rate)
+        rate, share = by_filters(p, "a", "10.9.0.9")
         rate_back = p.stream("a", "10.9.0.9", seconds=5, options="-R")
         snmp = [line.split() for line in p.run("ip netns exec peer cat /proc/net/snmp").splitlines() if line.startswith("Tcp:")]
         assert dict(zip(*snmp))["InCsumErrors"] == "0", snmp
@@ -626,11 +631,8 @@ class OutOf:
         assert self.sent(self.frames[:10], "tun8") == []
         p.run("ip -n peer link del tun8")
         # Streams: by filters, and by workers, whose packets come back with GSO.
-        before = stats(p)
-        rate = p.stream("peer", "10.9.0.1", seconds=5)
-        share = (stats(p)["forwarded-bytes"] - before["forwarded-bytes"]) * 8e-6 / (rate * 5)
-        errors = snmp(p, "Tcp", "InCsumErrors", "a")
-        assert errors == 0 and share > 0.5, (errors, before, stats(p), rate)
+        rate, share = by_filters(p, "peer", "10.9.0.1")
+        assert snmp(p, "Tcp", "InCsumErrors", "a") == 0
         p.run("ip netns exec a iperf3 -s -D -p 7777 -I /run/iperf3-slow.pid")
         slow = p.stream("peer", "10.9.0.1", seconds=5, options="-p 7777")
         assert snmp(p, "Tcp", "InCsumErrors", "a") == 0

@@ -13,10 +13,10 @@ from lab.shell import wait_for
 def scenario_veths(lab):
     """Pings between veths: flows are `dp:tc`, filters are `skip_hw`, and a stream passes each way."""
     n = CardNode(lab, "tc-policy=skip_hw")
-    a, b = n.pod("a", "10.8.0.1/24"), n.pod("b", "10.8.0.2/24")
+    a, b = n.pod("one", "10.8.0.1/24"), n.pod("two", "10.8.0.2/24")
     wait_for("flows of tc", lambda: n.net.ping(a, "10.8.0.2", count=5, lossless=False) == 5 and len(
         [line for line in n.dump("all") if "dp:tc" in line]) >= 2, 60, 0.3)
-    shown = n.net.run(n.host, "tc", "-s", "filter", "show", "dev", "a", "ingress")
+    shown = n.net.run(n.host, "tc", "-s", "filter", "show", "dev", "one", "ingress")
     assert "skip_hw" in shown, shown
     n.stream(a, b, "10.8.0.2", 7000)
     n.stream(b, a, "10.8.0.1", 7001)

@@ -30,14 +30,14 @@ def scenario_drops(lab):
     def probe():
         return n.received(1, lambda: n.frames(0, 20), seconds=0.5) == 20
     try:
-        wait_for("", probe, 40, 1)
+        wait_for("", probe, 120, 1)
         figure("card drops: traffic back after", time.monotonic() - began, "s")
     except AssertionError:
         figure("card drops: traffic back after", "never", "s")
-        assert n.is_reference, "a card that drops has kept its flows for 40 s"
+        assert n.is_reference, "a card that drops has kept its flows for two minutes"
     if not n.is_reference:
-        out = n.switch.appctl("offload/show", check=False) + n.switch.log()
-        assert "count" in out, f"nothing tells of the card that drops\n{out[-1500:]}"
+        out = n.switch.log()
+        assert "counted no packet" in out, f"nothing tells of the card that drops\n{out[-1500:]}"
 
 
 def scenario_mute(lab):

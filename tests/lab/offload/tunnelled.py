@@ -34,6 +34,8 @@ def tunnelled(lab, kind, device, *settings, **options):
     n.stream(n.pods[0], peer, BEHIND, 7000)
     n.stream(peer, n.pods[0], n.address(0), 7001)
     n.note_card()
+    n.dump("all")
+    n.switch.appctl("heddle/offload", check=False)
     return n
 
 
@@ -51,6 +53,12 @@ def in_card(n, kind, registered):
             assert place["udp port"] is not None and place["udp port"] < added, f"a filter came before the port: {events}"
     elif not n.is_reference:
         raise AssertionError(f"no filter on the tunnel's device: {events}")
+
+
+def by_workers(n):
+    """Checks that no filter is on the tunnel's device, and none leads into it."""
+    assert not n.filters("tunnel"), n.filters()
+    assert "its tunnel" in n.switch.appctl("heddle/offload"), n.switch.appctl("heddle/offload")
 
 
 def in_software(n):
@@ -81,13 +89,21 @@ def scenario_geneve_in_software(lab):
 
 
 def scenario_gre(lab):
-    """GRE with a key: pings of all sizes and a stream each way."""
-    in_card(tunnelled(lab, "gre", f"gretap local {THERE} remote {HERE} key 77", key=77), "gre", False)
+    """GRE with a key: pings of all sizes and a stream each way. With Heddle, workers forward them."""
+    n = tunnelled(lab, "gre", f"gretap local {THERE} remote {HERE} key 77", key=77)
+    if n.is_reference:
+        in_card(n, "gre", False)
+    else:
+        by_workers(n)
 
 
 def scenario_gre_in_software(lab):
-    """GRE with a key with `tc-policy=skip_hw`: the same, by tc's software."""
-    in_software(tunnelled(lab, "gre", f"gretap local {THERE} remote {HERE} key 77", "tc-policy=skip_hw", key=77))
+    """GRE with a key with `tc-policy=skip_hw`: the same, by tc's software or Heddle's workers."""
+    n = tunnelled(lab, "gre", f"gretap local {THERE} remote {HERE} key 77", "tc-policy=skip_hw", key=77)
+    if n.is_reference:
+        in_software(n)
+    else:
+        by_workers(n)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 //! The revalidator's thread.
 
-use super::slices::{Piece, SlicedWork, in_slices};
+use super::slices::{Piece, SlicedWork, in_slices, in_slices_with};
 use crate::config::DatapathError;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A pass begins early if a worker has many new entries for an observer. This is the minimum time between the
-/// beginnings of two passes.
-const SOONEST: Duration = Duration::from_millis(100);
+/// Reports of new flows take this many times the rests between them. Workers save the time of reports from
+/// then on, so the rests are short.
+const REPORTS_PER_REST: u32 = 2;
 
 /// Starts the revalidator's thread; it ends with [`Shared::stop`].
 pub(super) fn start(
@@ -26,9 +26,30 @@ pub(super) fn start(
         .spawn(move || {
             let mut earliest = Instant::now();
             let mut next = earliest + interval;
-            let mut soonest = next;
             let drain = || {
                 in_slices(&shared2, || Piece::plain(revalidator.lock().drain()));
+            };
+            // An observer is to know of new flows soon. A pass finds those that are not reported by `end`.
+            let report_new = |end: Instant| {
+                let mut more = true;
+                while more && !shared2.stop.load(Relaxed) {
+                    let began = Instant::now();
+                    let mut revalidator = revalidator.lock();
+                    more = revalidator.report_new() && began < end;
+                    revalidator.take_reporting();
+                    drop(revalidator);
+                    if more {
+                        std::thread::sleep(began.elapsed() / REPORTS_PER_REST);
+                    }
+                }
+            };
+            // New flows do not wait until a pass is over.
+            let rest_from_pass = |rest: Duration| {
+                let end = Instant::now() + rest;
+                while Instant::now() < end && shared2.revalidator_wakeup.wait_until(end) {
+                    drain();
+                    report_new(end);
+                }
             };
             while !shared2.stop.load(Relaxed) {
                 let due = |next| match shared2.hurried.load(Relaxed) {
@@ -38,27 +59,25 @@ pub(super) fn start(
                 shared2.revalidator_wakeup.wait_until(due(next));
                 let started = Instant::now();
                 if started < due(next) {
-                    // Woken early because a worker's ring fills up.
+                    // Woken early: a worker's ring fills up, or there is a new flow.
                     drain();
-                    if started < soonest || !revalidator.lock().is_observed() {
-                        continue;
-                    }
+                    report_new(due(next));
+                    continue;
                 }
                 shared2.hurried.store(false, Relaxed);
                 drain();
-                let SlicedWork { worked, reported } = in_slices(&shared2, || {
+                let step = || {
                     let mut revalidator = revalidator.lock();
-                    let more = !shared2.paused.load(Relaxed) && revalidator.step();
                     Piece {
-                        more,
+                        more: !shared2.paused.load(Relaxed) && revalidator.step(),
                         reporting: revalidator.take_reporting(),
                     }
-                });
+                };
+                let SlicedWork { worked, reported } = in_slices_with(&shared2, step, rest_from_pass);
                 // At most a twentieth of a processor for any number of flows, and a quarter of one for
                 // reports of any number of new flows.
                 earliest = started + (worked * 20).max(reported * 4);
                 next = earliest.max(started + interval);
-                soonest = earliest.max(started + SOONEST);
             }
         })?;
     Ok(thread)

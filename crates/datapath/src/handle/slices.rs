@@ -35,7 +35,16 @@ pub(super) struct SlicedWork {
 
 /// Works piece by piece, so that other threads get the lock, and the processor, in between. A rest is
 /// [`RESTS`] times the work, plus the time of reports once: workers save that time from then on.
-pub(super) fn in_slices(shared: &Shared, mut piece: impl FnMut() -> Piece) -> SlicedWork {
+pub(super) fn in_slices(shared: &Shared, piece: impl FnMut() -> Piece) -> SlicedWork {
+    in_slices_with(shared, piece, std::thread::sleep)
+}
+
+/// Like [`in_slices`]. `rest` does other work for the time of a rest.
+pub(super) fn in_slices_with(
+    shared: &Shared,
+    mut piece: impl FnMut() -> Piece,
+    mut rest: impl FnMut(Duration),
+) -> SlicedWork {
     let mut work = SlicedWork::default();
     loop {
         let begin = Instant::now();
@@ -46,6 +55,6 @@ pub(super) fn in_slices(shared: &Shared, mut piece: impl FnMut() -> Piece) -> Sl
         if !more || shared.stop.load(Relaxed) {
             return work;
         }
-        std::thread::sleep(took * RESTS + reporting);
+        rest(took * RESTS + reporting);
     }
 }

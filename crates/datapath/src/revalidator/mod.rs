@@ -145,6 +145,7 @@ impl Revalidator {
         }
         self.workers.iter_mut().for_each(|w| w.records.forget_flows());
         self.pass = None;
+        self.shared.observed.store(observer.is_some(), Relaxed);
         self.observed = observer.map(|o| Observed::new(o, self.shared.hash_key));
     }
     /// One full pass, if there is an observer.
@@ -154,8 +155,30 @@ impl Revalidator {
         }
         self.observed.iter_mut().for_each(|o| o.observer.confirm());
     }
-    pub(crate) fn is_observed(&self) -> bool {
-        self.observed.is_some()
+    /// Reports some of the flows that are new since the last pass to the observer; `false`: there are no
+    /// more.
+    pub(crate) fn report_new(&mut self) -> bool {
+        if self.observed.is_none() || self.shared.paused.load(Relaxed) {
+            return false;
+        }
+        let end = Instant::now() + SLICE;
+        let mut pass = self.pass_state(0);
+        for worker in 0..self.workers.len() {
+            let more = self.check_worker(worker, &mut pass, |r, horizon, look| {
+                while let Some(slot) = r.take_new(horizon) {
+                    r.look(slot, horizon, |r, seen| look.at(r, seen));
+                    if Instant::now() >= end {
+                        return true;
+                    }
+                }
+                false
+            });
+            if more == Some(true) {
+                return true;
+            }
+            pass.made.clear();
+        }
+        false
     }
     /// Returns the time spent notifying the observer of new flows since the last call.
     pub(crate) fn take_reporting(&mut self) -> Duration {
@@ -279,6 +302,13 @@ impl Revalidator {
         self.counts.sum_flows += n as u64;
         self.log_limit(limit);
         self.observed.iter_mut().for_each(Observed::begin);
+        let is_logged = log::log_enabled!(target: DPIF, log::Level::Debug);
+        self.pass_state(if is_logged { MAX_LOGGED_ENTRIES } else { 0 })
+    }
+    /// The state at the beginning of a pass that may write this number of entries into the log.
+    fn pass_state(&self, log_quota: u32) -> Pass {
+        let n = self.shared.n_flows.load(Relaxed);
+        let limit = self.shared.flow_limit.load(Relaxed);
         Pass {
             started: Instant::now(),
             now_ms: self.shared.clock.now_ms(),
@@ -293,11 +323,7 @@ impl Revalidator {
             chunk: 0,
             at: 0,
             looked: 0,
-            log_quota: if log::log_enabled!(target: DPIF, log::Level::Debug) {
-                MAX_LOGGED_ENTRIES
-            } else {
-                0
-            },
+            log_quota,
             made: HashMap::new(),
         }
     }

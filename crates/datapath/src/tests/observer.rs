@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// Bytes of a packet of [`udp`].
 const LEN: u64 = 60;
@@ -172,6 +173,31 @@ fn a_flow_of_two_workers_is_reported_once() {
     dp.set_workers(Some(&[0])).unwrap();
     dp.tick();
     assert_eq!(double.reported(), (1, 0, 1));
+}
+
+/// The next pass would begin after more than 16 minutes.
+#[test]
+fn a_new_flow_is_reported_without_a_pass() {
+    let config = Config {
+        revalidate_interval_ms: 1_000_000,
+        ..Config::default()
+    };
+    let mut m = Match::any();
+    (m.key.tp_src, m.mask.0.tp_src) = (1, 0xffff);
+    let rules = vec![ToyRule::new(m, vec![]), ToyRule::output(2)];
+    let dp = Datapath::new(config, Toy::new(rules) as _).unwrap();
+    let a = FakePort::new("a");
+    dp.add_port(Arc::clone(&a) as _, Some(PortNo(1))).unwrap();
+    dp.add_port(FakePort::new("b") as _, Some(PortNo(2))).unwrap();
+    let double = observed(&dp);
+    for flow in 1..=3 {
+        a.send([udp(1, 2, flow, 80), udp(1, 2, flow, 80)]);
+        let end = Instant::now() + Duration::from_secs(60);
+        while double.reported() != (flow.into(), 0, 0) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(double.reported(), (flow.into(), 0, 0));
+    }
 }
 
 #[test]

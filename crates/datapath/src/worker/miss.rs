@@ -192,6 +192,10 @@ impl Worker {
             && !t.uncacheable
             && let Some(program) = self.cache.insert(subject.sought, t, any, now_ms)
         {
+            if self.shared.observed.load(Relaxed) {
+                self.cache.announce();
+                self.shared.wake_revalidator();
+            }
             self.shared.n_flows.fetch_add(1, Relaxed);
             self.counters.flows.set(self.cache.n_entries() as u64);
             if self.cache.take_new_mask() {

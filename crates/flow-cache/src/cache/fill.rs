@@ -105,6 +105,17 @@ impl<P: Program> Cache<P> {
         self.remember(sought, slot);
         Some(program)
     }
+    /// Announces the entry of the last [`Cache::insert`] to the revalidator, which has an observer of flows.
+    pub fn announce(&mut self) {
+        let entry = self
+            .fresh
+            .last()
+            .and_then(|slot| Some((*slot, self.store.get(*slot)?.id())));
+        // The entry is found by the next pass, if there is no room.
+        if let Some((slot, id)) = entry {
+            let _ = self.events.push(RevalidatorEvent::New(slot, id));
+        }
+    }
     /// Describes a context for the revalidator: the origin, and the words that the packet had outside of its
     /// compact key.
     fn context_of(&self, origin: u32, key: Option<&FlowKey>, family: Family) -> Arc<Context> {

@@ -381,6 +381,9 @@ impl State {
             // Devices receive a tag outside of the frame.
             mtu = mtu.min(u32::from(len).saturating_sub(ETHERNET_LEN));
         }
+        if rule.outer_may_fragment() {
+            return Err(Why::Tunnel("lets outer packets be fragmented"));
+        }
         let generation = u32::try_from(self.loaded.slots.load(slot as usize)).unwrap_or(0);
         let head = FlowHead {
             count,

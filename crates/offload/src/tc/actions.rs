@@ -45,6 +45,7 @@ const ICMPV6: u8 = 58;
 const WITHOUT_PSEUDO_HEADER: [u8; 8] = [ICMP, 2, 4, 47, 50, 51, 89, 132];
 
 /// The tunnel that a rule leads into.
+#[derive(Clone, Copy)]
 pub(super) struct IntoTunnel<'a> {
     pub(super) encap: &'a Encap,
     /// Interface index of the tunnel's device.
@@ -176,6 +177,12 @@ fn check_rare(more: &More, ops: &[Op]) -> Result<(), Why> {
         return Err(Why::Fragments);
     }
     Ok(())
+}
+
+/// Whether a card runs other actions for a rule than the kernel.
+pub(super) fn differ_in_card(rule: &Rule) -> bool {
+    let is_address = |op: &Op| matches!(op, Op::Ipv4Src(_) | Op::Ipv4Dst(_) | Op::Ipv6Word { .. });
+    rule.ops.iter().any(is_address)
 }
 
 /// The actions that pass outer packets of a tunnel to the host's stack.

@@ -94,11 +94,18 @@ impl FilterTable {
             encap,
             ifindex: *ifindex,
         });
-        let mut actions = self.actions_of(rule, &plan, into)?;
         let side = tunnel
             .as_ref()
             .map_or(TcSide::Plain, |(encap, _)| into_side(encap));
         let mut flow = Installed::new(&plan.matched, filter_id, second, side);
+        if plan.is_plain() && self.has_card_actions(way.ifindex, rule) {
+            let actions = actions::finish(self.actions_of(rule, &plan, into, true)?, self.cookie)?;
+            if self.add_to_card(filter_id, keys.clone(), actions) {
+                return Ok(Some(flow));
+            }
+        }
+        let card_only = self.policy == super::TcPolicy::SkipSw;
+        let mut actions = self.actions_of(rule, &plan, into, card_only)?;
         if let Some(next) = plan.next.take() {
             path.push(Entrance {
                 at,
@@ -123,6 +130,7 @@ impl FilterTable {
         rule: &Rule,
         plan: &plan::Plan,
         tunnel: Option<actions::IntoTunnel<'_>>,
+        card_only: bool,
     ) -> Result<Vec<TcAction>, Why> {
         let mut zones = HashMap::new();
         for step in &plan.steps {
@@ -133,7 +141,7 @@ impl FilterTable {
         let ports = &self.ports;
         let device = |no: PortNo| ports.get(no).map(|out| out.ifindex);
         let ways = actions::Ways {
-            card_only: self.policy == super::TcPolicy::SkipSw,
+            card_only,
             tunnel,
             device: &device,
         };

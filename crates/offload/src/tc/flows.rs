@@ -24,6 +24,7 @@ use super::paths::Paths;
 use super::plan::PathState;
 use super::ports::Device;
 use super::received::Received;
+use super::retries::Retries;
 use super::side::TcSide;
 use super::tunnel_devices::{self, TunnelDevices};
 use super::uncounted::Uncounted;
@@ -76,6 +77,7 @@ pub(super) struct FilterTable {
     uncounted: Uncounted,
     pub(super) paths: Paths,
     pub(super) conns: TcConns,
+    retries: Retries,
     /// Filters were removed since the last call of [`FilterTable::settle`].
     pub(super) unsettled: bool,
     refused: u64,
@@ -103,6 +105,7 @@ impl FilterTable {
             uncounted: Uncounted::default(),
             paths: Paths::default(),
             conns: TcConns::default(),
+            retries: Retries::default(),
             unsettled: false,
             refused: 0,
             uncounted_removals: 0,
@@ -138,11 +141,28 @@ impl FilterTable {
 
     /// Adds the filter of a rule that does not track, with the id `filter_id`.
     pub(super) fn add(&mut self, filter_id: FilterId, keys: Keys, rule: &Rule) -> Result<(), Why> {
-        let ports = &self.ports;
-        let card_only = self.policy == TcPolicy::SkipSw;
-        let device = |no: PortNo| ports.get(no).map(|out| out.ifindex);
-        let actions = actions::of(rule, self.cookie, card_only, None, device)?;
+        let of = |table: &Self, card_only| {
+            let device = |no: PortNo| table.ports.get(no).map(|out| out.ifindex);
+            actions::of(rule, table.cookie, card_only, None, device)
+        };
+        if self.has_card_actions(filter_id.ifindex, rule) {
+            let actions = of(self, true)?;
+            if self.add_to_card(filter_id, keys.clone(), actions) {
+                return Ok(());
+            }
+        }
+        let actions = of(self, self.policy == TcPolicy::SkipSw)?;
         self.add_actions(filter_id, keys, actions)
+    }
+    /// Whether a device's card gets a filter of its own for a rule, as its actions are others in the kernel.
+    pub(super) fn has_card_actions(&self, ifindex: u32, rule: &Rule) -> bool {
+        let is_card = || self.devices.get(&ifindex).is_some_and(|d| d.is_card);
+        self.policy == TcPolicy::None && actions::differ_in_card(rule) && is_card()
+    }
+    /// Adds a filter that only a card runs. `false`: the card did not take it.
+    pub(super) fn add_to_card(&mut self, filter_id: FilterId, keys: Keys, actions: Vec<TcAction>) -> bool {
+        self.add_filter(filter_id, keys, actions, message::SKIP_SW, false)
+            .is_ok()
     }
     /// Adds the filter of a flow, with numbered actions.
     pub(super) fn add_actions(
@@ -341,6 +361,15 @@ impl FilterTable {
             device.flows = device.flows.saturating_add_signed(n);
         }
     }
+    /// Flows that the kernel runs and that a card gets again. Beside eBPF, the kernel runs no flow of a card.
+    pub(super) fn again(&mut self) -> Vec<Handle> {
+        if !self.alone || self.policy != TcPolicy::None {
+            return Vec::new();
+        }
+        let devices = &self.devices;
+        let has_card = |ifindex| devices.get(&ifindex).is_some_and(|d| d.is_card);
+        self.retries.due(&self.installed, has_card, Instant::now())
+    }
     pub(super) fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
         if self.is_stage(at) {
             return self.change_stage(at, rule);
@@ -410,10 +439,19 @@ impl FilterTable {
             }
         }
     }
-    /// A text about the tunnel of a flow, for people.
+    /// A text about the tunnel of a flow, and about its network card, for people.
     pub(super) fn note(&self, at: Handle) -> Option<String> {
         let flow = self.installed.get(&at)?;
-        Some(flow.side.to_string()).filter(|text| !text.is_empty())
+        let device = self.devices.get(&flow.filter_id.ifindex);
+        let has_card = self.policy != TcPolicy::SkipHw && device.is_some_and(|d| d.is_card);
+        let place = match (has_card, flow.in_card) {
+            (false, _) => "",
+            (true, true) => "in the network card",
+            (true, false) => "in the kernel: the network card did not take it",
+        };
+        let parts = [flow.side.to_string(), place.to_owned()];
+        let parts: Vec<String> = parts.into_iter().filter(|text| !text.is_empty()).collect();
+        Some(parts.join(", ")).filter(|text| !text.is_empty())
     }
     /// Waits until no packet uses the actions of a removed filter any more.
     pub(super) fn settle(&mut self) {
@@ -436,6 +474,10 @@ impl FilterTable {
             ),
             ("chains".to_owned(), self.paths.len() as u64),
             ("connections".to_owned(), self.conns.len() as u64),
+            (
+                "in-card".to_owned(),
+                self.installed.values().filter(|flow| flow.in_card).count() as u64,
+            ),
             ("tunnel-devices".to_owned(), self.tunnels.len() as u64),
             ("adopted-flows".to_owned(), self.adopted() as u64),
             ("refused".to_owned(), self.refused),

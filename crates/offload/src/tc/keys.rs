@@ -44,7 +44,7 @@ const PRIORITY: u16 = 0xe000;
 const ND: std::ops::RangeInclusive<u16> = 133..=137;
 
 /// Keys of a filter, and the filter's protocol.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Keys {
     /// Outermost EtherType of the packet: the tag's, if there is one.
     pub(super) protocol: u16,

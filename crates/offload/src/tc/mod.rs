@@ -14,6 +14,7 @@
 //! * [`side`], [`received`], [`tunnel_programs`]: flows out of tunnels, and packets without a flow.
 //! * [`installed`]: the filter of a flow; [`miss_filter`]: the one after those of flows.
 //! * [`flows`]: adds, changes and removes filters; [`counts`]: reads their counts.
+//! * [`retries`]: flows that a card did not take get another chance.
 //! * [`uncounted`]: flows of which a card counts no packet.
 //! * [`ports`]: diverts devices, or shares them with the eBPF back end.
 //! * [`leftovers`]: filters of an earlier process.
@@ -46,6 +47,7 @@ mod paths;
 mod plan;
 mod ports;
 mod received;
+mod retries;
 mod side;
 mod stages;
 #[cfg(test)]
@@ -176,6 +178,9 @@ impl Backend for Tc {
     }
     fn change(&mut self, at: Handle, rule: &Rule) -> (FlowCounts, Result<(), Why>) {
         self.0.lock().change(at, rule)
+    }
+    fn again(&mut self) -> Vec<Handle> {
+        self.0.lock().again()
     }
     fn remove(&mut self, at: Handle) -> FlowCounts {
         self.0.lock().remove(at)

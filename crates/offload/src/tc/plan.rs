@@ -95,6 +95,14 @@ pub(super) struct Plan {
     pub(super) next: Option<(u32, PathState)>,
 }
 
+impl Plan {
+    /// Whether it neither tracks nor continues in another chain.
+    pub(super) fn is_plain(&self) -> bool {
+        let tracks = |step: &Step| matches!(step, Step::Track { .. });
+        self.next.is_none() && !self.steps.iter().any(tracks)
+    }
+}
+
 /// The fields that a rule matches on, without connections.
 fn match_of(rule: &Rule) -> KnownHeaders {
     KnownHeaders {
