@@ -235,7 +235,7 @@ impl Rule {
         let mut ops = Vec::new();
         let (mut outer, mut max_frame) = (None, None);
         let mut drops = false;
-        // A list on a copy that nothing follows is as good as one on the packet.
+        // No action follows a clone at the end, so its actions may change the packet.
         let (mut list, mut at) = (actions, 0);
         while let Some(action) = list.get(at) {
             at += 1;

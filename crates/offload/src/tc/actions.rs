@@ -35,6 +35,8 @@ use std::net::Ipv4Addr;
 
 /// Maximum number of actions of a filter (`TCA_ACT_MAX_PRIO`).
 const MAX_ACTIONS: usize = 32;
+/// Maximum number of words of one `pedit`, before the last rewrite adds its own.
+const MAX_WORDS: usize = 240;
 const IPV4: u16 = 0x0800;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -149,12 +151,25 @@ pub(super) fn steps(rule: &Rule, ways: &Ways<'_>, ends: bool) -> Result<Vec<TcAc
     Ok(all)
 }
 
-/// Numbers the actions of a filter, and adds the cookie. A filter without actions drops.
+/// Whether no packet passes an action. The host's stack would get a packet that passes the last one.
+fn is_final(action: &TcAction) -> bool {
+    let mirred = |o: &TcActionOption| match o {
+        TcActionOption::Mirror(TcActionMirrorOption::Parms(to)) => to.generic.action == TcActionType::Stolen,
+        _ => false,
+    };
+    action.attributes.iter().any(|a| match a {
+        TcActionAttribute::Kind(kind) => kind == "gact",
+        TcActionAttribute::Options(options) => options.iter().any(mirred),
+        _ => false,
+    })
+}
+
+/// Numbers the actions of a filter, and adds the cookie. A packet that none of them takes is dropped.
 ///
 /// # Errors
 /// There are too many.
 pub(super) fn finish(mut all: Vec<TcAction>, cookie: Cookie) -> Result<Vec<TcAction>, Why> {
-    if all.is_empty() {
+    if !all.last().is_some_and(is_final) {
         all.push(attrs::gact(attrs::TC_ACT_SHOT));
     }
     if all.len() > MAX_ACTIONS {
@@ -325,6 +340,9 @@ impl Edits {
         }
     }
     fn add(&mut self, op: &Op) -> Result<(), Why> {
+        if self.words.len() >= MAX_WORDS {
+            return Err(Why::TooManyActions);
+        }
         match op {
             Op::EthDst(mac) => self.write(Base::Eth, 0, mac, &[0xff; 6]),
             Op::EthSrc(mac) => self.write(Base::Eth, 6, mac, &[0xff; 6]),

@@ -27,7 +27,9 @@ const VARIANT_SHIFT: u32 = 31;
 const ESTABLISHED_MISS_PRIORITY: u16 = MISS_PRIORITY - 1;
 const ETH_P_ALL: u16 = 3;
 /// Maximum number of filters of one flow.
-const MAX_COPIES: usize = 256;
+const MAX_COPIES: usize = 64;
+/// Maximum number of filters in chains other than the first one.
+const MAX_IN_CHAINS: usize = 1 << 17;
 
 const TOO_MANY: Why = Why::Action("recirc (too many flows lead to it, through tc)");
 
@@ -84,6 +86,9 @@ impl FilterTable {
         let Some(mut plan) = plan::plan(rule, place)? else {
             return Ok(None);
         };
+        if !self.alone && !plan.is_plain() {
+            return Err(super::BESIDE_EBPF);
+        }
         let mut keys = Keys::of(&plan.matched)?;
         keys.keys.extend(plan.conn.iter().flat_map(ConnMatch::keys));
         let mut filter_id = self.filter_id(at, way.ifindex, keys.protocol, second);
@@ -173,6 +178,9 @@ impl FilterTable {
         let miss = self.devices.get(&ifindex).and_then(|d| d.miss.as_ref());
         let miss = miss.ok_or(super::BESIDE_EBPF)?.ifindex;
         let era = self.cookie.era;
+        if self.paths.by_filter.len() >= MAX_IN_CHAINS {
+            return Err(TOO_MANY);
+        }
         let chain = self.paths.chain_number(era).ok_or(Why::Full)?;
         let mut misses = Vec::new();
         for (priority, keys, actions) in self.last_filters(rule, &place, miss)? {
@@ -275,7 +283,7 @@ impl FilterTable {
         let (Some(flow), Some(to)) = (self.paths.flows.get(&at), self.paths.chains.get(&chain)) else {
             return Ok(false);
         };
-        if flow.copies.len() >= MAX_COPIES {
+        if flow.copies.len() >= MAX_COPIES || self.paths.by_filter.len() >= MAX_IN_CHAINS {
             return Err(TOO_MANY);
         }
         let rule = Arc::clone(&flow.rule);

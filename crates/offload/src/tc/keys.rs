@@ -12,7 +12,8 @@
 //! | TCP with SYN, FIN or RST, if the flow matches on flags | `tcp_flags 0/7` |
 //! | neighbour discovery, IGMP, if the flow matches on their fields | the rule is refused unless it names another protocol or type |
 //! | with IPv4 options or IPv6 extension headers | the filter does match them: so does the flow, and `flower` finds protocol and ports after them |
-//! | without a whole L4 header | the filter may match them: `flower` reads ports as zero, and so does the flow's key |
+//! | ARP of other operations than request and reply | `flower` reads zeros, so a rule that compares zeros alone is refused |
+//! | without a whole L4 header | the filter may match them: `flower` reads the ports that are there, and the flow's key has zeros |
 //!
 //! A rule that does not match on tags gets a filter for packets without any.
 
@@ -142,6 +143,13 @@ fn arp(rule: &Rule, keys: &mut Vec<Key>) -> Result<(), Why> {
     let (k, m) = (&rule.key, &rule.mask);
     let more = rule.more.as_deref().ok_or(Why::Protocol)?;
     if m.nw_tos | m.nw_ttl != 0 || m.tp_src | m.tp_dst != 0 || !rule.all_flags || rule.leaves_out {
+        return Err(Why::Match);
+    }
+    // `flower` reads zeros in packets of another operation than request and reply.
+    let compared = [m.nw_proto != 0, m.src != [0; 16], m.dst != [0; 16]].contains(&true)
+        || (more.mask.arp_sha, more.mask.arp_tha) != ([0; 6], [0; 6]);
+    let zero = k.nw_proto == 0 && (k.src, k.dst) == ([0; 16], [0; 16]);
+    if compared && zero && (more.key.arp_sha, more.key.arp_tha) == ([0; 6], [0; 6]) {
         return Err(Why::Match);
     }
     let address = |all: &[u8; 16]| [all[0], all[1], all[2], all[3]];

@@ -56,7 +56,7 @@ pub(super) struct Chain {
     pub(super) copies: Vec<u64>,
 }
 
-/// One filter of a flow behind a recirculation, or another one than the first of a flow in chain 0.
+/// One filter of a flow behind a recirculation, or a second filter of a flow in chain 0.
 pub(super) struct Copy {
     pub(super) at: Handle,
     pub(super) chain: u32,
@@ -76,7 +76,7 @@ pub(super) enum Owner {
     Miss(u32, usize),
 }
 
-/// Packets and bytes that a flow has counted and that were not given on yet.
+/// Packets and bytes that a flow has counted and that are not reported yet.
 #[derive(Clone, Copy, Default)]
 struct Balance {
     packets: i64,

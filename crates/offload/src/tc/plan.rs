@@ -16,6 +16,7 @@
 use super::ENDS_HERE;
 use super::ct::ConnMatch;
 use super::fields::KnownHeaders;
+use crate::more::TCP_UP;
 use crate::rule::VLAN_PRESENT;
 use crate::{Ct, Headers, Op, Rule, Why};
 use heddle_conntrack::state::{DNAT, EST, INV, NEW, REL, RPL, SNAT, TRK};
@@ -154,6 +155,12 @@ fn conn_of(rule: &Rule, place: &PathState) -> Result<Option<Option<ConnMatch>>, 
             label: (k.ct_label, m.ct_label),
         })
     }))
+}
+
+/// Whether the filter of a rule matches no TCP packet with SYN, FIN or RST.
+fn has_no_edges(matched: &Rule) -> bool {
+    let compared = matched.more.as_ref().map_or(0, |more| more.mask.tcp_flags);
+    !matched.all_flags && (compared == 0 || compared & TCP_UP == TCP_UP)
 }
 
 /// A walk through the steps of a rule.
@@ -345,7 +352,7 @@ pub(super) fn plan(rule: &Rule, place: &PathState) -> Result<Option<Plan>, Why> 
                         known: walk.now,
                         tracked: walk.tracked,
                         translated: walk.translated.clone(),
-                        no_edges: place.no_edges || !matched.all_flags,
+                        no_edges: place.no_edges || has_no_edges(&matched),
                         undo,
                         depth: place.depth + 1,
                     },

@@ -7,6 +7,7 @@ mod restored;
 mod tunnels;
 
 use super::actions::{self, IntoTunnel};
+use super::attrs;
 use super::cookie::Cookie;
 use super::keys::Keys;
 use super::message::{self, FilterId};
@@ -15,7 +16,7 @@ use crate::{Rule, Why};
 use heddle_datapath_api::{Action, Masked, PortNo};
 use heddle_flow::{FlowKey, FlowMask};
 use netlink_packet_core::{Emitable as _, Nla as _, NlaBuffer, NlasIterator};
-use netlink_packet_route::tc::TcAttribute;
+use netlink_packet_route::tc::{TcAction, TcActionAttribute, TcAttribute};
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
@@ -352,6 +353,24 @@ fn what_tc_cannot_do_is_refused() {
     // The protocol is open: ICMP errors have addresses inside.
     assert!(matches!(of(&[address, out(2)]), Err(Why::Action(_))));
     assert!(matches!(of(&[Action::Recirc(7)]), Err(Why::Action(_))));
+    let last = |ops: Vec<TcAction>| actions::finish(ops, COOKIE).unwrap().pop().unwrap();
+    let drop = last(Vec::new());
+    let without_number = |mut action: TcAction| {
+        action.tab = 0;
+        action
+            .attributes
+            .retain(|a| !matches!(a, TcActionAttribute::Cookie(_)));
+        action
+    };
+    let drop = without_number(drop);
+    // The host's stack would get what passes the last action.
+    let rewrite = || attrs::vlan_pop();
+    assert_eq!(without_number(last(vec![rewrite()])), drop);
+    for ends in [actions::redirect(2), attrs::gact(attrs::TC_ACT_OK)] {
+        let found = without_number(last(vec![rewrite(), ends.clone()]));
+        assert_eq!(found, without_number(ends.clone()));
+        assert_eq!(without_number(last(vec![ends, rewrite()])), drop);
+    }
     let many: Vec<Action> = (0..33).map(|_| out(2)).collect();
     assert_eq!(of(&many), Err(Why::TooManyActions));
 }
