@@ -166,6 +166,16 @@ class CardNode(Node):
         with open(f"/proc/{self.switch.pid}/status") as file:
             return int(re.search(r"VmRSS:\s+(\d+)", file.read()).group(1)) / 1024
 
+    def busiest_threads(self):
+        """Processor time of the switch's busiest threads so far, as text: in user space and in the kernel, in seconds."""
+        found = []
+        for task in os.listdir(f"/proc/{self.switch.pid}/task"):
+            with open(f"/proc/{self.switch.pid}/task/{task}/stat") as file:
+                name, words = file.read().split("(", 1)[1].rsplit(")", 1)
+            user, kernel = (int(n) / os.sysconf("SC_CLK_TCK") for n in words.split()[11:13])
+            found.append((user + kernel, f"{name} {user:.1f}+{kernel:.1f}"))
+        return ", ".join(text for _, text in sorted(found, reverse=True)[:6])
+
     def cpu_s(self):
         """Processor time of the switch so far, in seconds."""
         with open(f"/proc/{self.switch.pid}/stat") as file:

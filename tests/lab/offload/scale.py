@@ -38,6 +38,7 @@ def many(lab, count):
     figure(f"{count} filters: installed", there, "filters")
     figure(f"{count} filters: rate of installation", there / took, "filters/s")
     figure(f"{count} filters: processor time of installation", n.cpu_s() - cpu, "s")
+    print(f"threads: {n.busiest_threads()}", flush=True)
     figure(f"{count} filters: memory of the switch", n.memory_mb() - memory, "MB")
     cpu = n.cpu_s()
     time.sleep(IDLE_S)
