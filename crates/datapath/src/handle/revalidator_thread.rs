@@ -5,14 +5,44 @@ use crate::config::DatapathError;
 use crate::revalidator::Revalidator;
 use crate::shared::Shared;
 use parking_lot::Mutex;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Reports of new flows take this many times the rests between them. Workers save the time of reports from
-/// then on, so the rests are short.
-const REPORTS_PER_REST: u32 = 2;
+/// Share of a processor for reports of new flows, one part in this number.
+const REPORTING_SHARE: u32 = 4;
+/// Maximum time of such reports at once, after a time without.
+const REPORTING_BURST: Duration = Duration::from_secs(1);
+
+/// The processor time that reports of new flows may take: a token bucket. New flows may come at any rate, and
+/// other programs need the processor, too.
+#[derive(Clone, Copy)]
+struct ReportingBudget {
+    left: Duration,
+    filled: Instant,
+}
+
+impl ReportingBudget {
+    fn new(now: Instant) -> Self {
+        Self {
+            left: REPORTING_BURST,
+            filled: now,
+        }
+    }
+    /// Takes a report from `began` to `now`. Returns the rest that is due after it.
+    fn take(&mut self, began: Instant, now: Instant) -> Duration {
+        let took = now.saturating_duration_since(began);
+        let since = now.saturating_duration_since(self.filled);
+        let all = (self.left + since / REPORTING_SHARE).min(REPORTING_BURST);
+        self.left = all.saturating_sub(took);
+        let rest = took.saturating_sub(all) * REPORTING_SHARE;
+        // The rest pays for what was missing.
+        self.filled = now + rest;
+        rest
+    }
+}
 
 /// Starts the revalidator's thread; it ends with [`Shared::stop`].
 pub(super) fn start(
@@ -29,6 +59,7 @@ pub(super) fn start(
             let drain = || {
                 in_slices(&shared2, || Piece::plain(revalidator.lock().drain()));
             };
+            let budget = Cell::new(ReportingBudget::new(earliest));
             // An observer is to know of new flows soon. A pass finds those that are not reported by `end`.
             let report_new = |end: Instant| {
                 let mut more = true;
@@ -38,8 +69,11 @@ pub(super) fn start(
                     more = revalidator.report_new() && began < end;
                     revalidator.take_reporting();
                     drop(revalidator);
-                    if more {
-                        std::thread::sleep(began.elapsed() / REPORTS_PER_REST);
+                    let mut left = budget.get();
+                    let rest = left.take(began, Instant::now());
+                    budget.set(left);
+                    if !rest.is_zero() {
+                        std::thread::sleep(rest);
                     }
                 }
             };
@@ -81,4 +115,41 @@ pub(super) fn start(
             }
         })?;
     Ok(thread)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_storm_of_new_flows_takes_a_quarter_of_a_processor_after_its_first_second() {
+        let t0 = Instant::now();
+        let (mut budget, mut now, mut reported) = (ReportingBudget::new(t0), t0, Duration::ZERO);
+        let slice = Duration::from_millis(2);
+        let mut run = |until: Duration| {
+            let before = reported;
+            while now < t0 + until {
+                let began = now;
+                now += slice;
+                reported += slice;
+                now += budget.take(began, now);
+            }
+            (reported - before).as_secs_f64()
+        };
+        let first = run(Duration::from_secs(1));
+        assert!(first > 0.98, "{first}");
+        run(Duration::from_secs(10));
+        let later = run(Duration::from_secs(20));
+        assert!((2.4..2.6).contains(&later), "{later}");
+    }
+
+    #[test]
+    fn single_flows_have_no_rest() {
+        let t0 = Instant::now();
+        let mut budget = ReportingBudget::new(t0);
+        for n in 1..10_000 {
+            let began = t0 + Duration::from_millis(n);
+            assert!(budget.take(began, began + Duration::from_micros(100)).is_zero());
+        }
+    }
 }
