@@ -20,7 +20,7 @@ const WORD_BITS: usize = u64::BITS as usize;
 /// Shortest time between two lists of the entries, and the share of it that a list may take.
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(3);
 const LIST_SHARE: u32 = 20;
-/// Difference of remaining lives that is no rounding.
+/// An entry whose remaining life differs by more from the expected one was used. Rounding makes less, seconds.
 const USED_S: f64 = 1.5;
 
 pub(super) const NO_TABLE: Why = Why::Action("ct (through tc: the kernel's connections cannot be written)");

@@ -10,7 +10,7 @@
 //! back goes after a grace period.
 //!
 //! **Use.** The kernel sets the remaining life of an entry with each packet. The thread lists the entries
-//! every few seconds. An entry whose life did not decrease was used.
+//! every few seconds. An entry was used if its remaining life is not the last one minus the time between.
 
 use super::conn_table::{ConnEntry, NO_TABLE, Shared, index_of, run};
 use super::entries::{KernelZones, LIFE_S, back_of, forth_of, remove_entries};
