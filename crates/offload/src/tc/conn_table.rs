@@ -4,11 +4,13 @@
 use super::entries::BACK_LIFE_S;
 use crate::Why;
 use heddle_conntrack::offloaded::{ConnId, EndOffload};
+use heddle_kernel_conntrack::established::Listed;
 use heddle_kernel_conntrack::{EntryKey, Established, EstablishedTable};
 use heddle_sys::shared_words;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Thread;
@@ -16,6 +18,9 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of connections.
 pub(super) const MAX_CONNS: usize = 1 << 16;
+/// The size of the kernel's table is read once in this number of installations, and after this time.
+pub(super) const ROOM_CHECK: usize = 64;
+const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 const WORD_BITS: usize = u64::BITS as usize;
 /// Shortest time between two lists of the entries, and the share of it that a list may take.
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(3);
@@ -24,6 +29,33 @@ const LIST_SHARE: u32 = 20;
 const USED_S: f64 = 1.5;
 
 pub(super) const NO_TABLE: Why = Why::Action("ct (through tc: the kernel's connections cannot be written)");
+
+/// Requests about entries of the kernel's table ([`EstablishedTable`]).
+pub(super) trait EntryTable: Send {
+    fn add(&mut self, e: &Established) -> io::Result<()>;
+    fn remove(&mut self, keys: &[EntryKey]) -> io::Result<()>;
+    fn prolong(&mut self, keys: &[EntryKey], timeout_s: u32) -> io::Result<()>;
+    fn list(&mut self) -> io::Result<Vec<Listed>>;
+    fn has_room(&self) -> bool;
+}
+
+impl EntryTable for EstablishedTable {
+    fn add(&mut self, e: &Established) -> io::Result<()> {
+        self.add(e)
+    }
+    fn remove(&mut self, keys: &[EntryKey]) -> io::Result<()> {
+        self.remove(keys)
+    }
+    fn prolong(&mut self, keys: &[EntryKey], timeout_s: u32) -> io::Result<()> {
+        self.prolong(keys, timeout_s)
+    }
+    fn list(&mut self) -> io::Result<Vec<Listed>> {
+        self.list()
+    }
+    fn has_room(&self) -> bool {
+        self.has_room()
+    }
+}
 
 /// Entry of a connection.
 pub(super) struct ConnEntry {
@@ -40,14 +72,18 @@ pub(super) struct ConnEntry {
 
 #[derive(Default)]
 pub(super) struct ConnTable {
-    pub(super) table: Option<EstablishedTable>,
+    pub(super) table: Option<Box<dyn EntryTable>>,
     /// Keys are the indices of their bits.
     pub(super) installed: HashMap<usize, ConnEntry>,
     pub(super) backs: HashSet<EntryKey>,
     /// Entries that translate back, and that a packet may still need.
     pub(super) old_backs: Vec<EntryKey>,
     pub(super) number: u64,
-    pub(super) has_room: bool,
+    /// The table had room when its size was read.
+    had_room: bool,
+    room_read: Option<Instant>,
+    /// Installations since then.
+    attempts: usize,
 }
 
 /// Connections, and the bits of those that ended.
@@ -116,6 +152,16 @@ impl ConnTable {
             let _ = table.remove(keys);
         }
     }
+    /// Whether the kernel's table has room for a connection. Its size is read now and then.
+    pub(super) fn has_room(&mut self) -> bool {
+        self.attempts += 1;
+        let is_old = |at: Instant| at.elapsed() >= ROOM_INTERVAL;
+        if self.attempts >= ROOM_CHECK || self.room_read.is_none_or(is_old) {
+            self.had_room = self.table.as_ref().is_some_and(|table| table.has_room());
+            (self.room_read, self.attempts) = (Some(Instant::now()), 0);
+        }
+        self.had_room
+    }
     /// The entries that translate back are not needed by new packets any more.
     pub(super) fn retire(&mut self, backs: Vec<EntryKey>) {
         backs.iter().for_each(|key| _ = self.backs.remove(key));
@@ -148,7 +194,7 @@ impl ConnTable {
 }
 
 /// The thread that ends connections, and reads their use.
-pub(super) fn run(shared: &Shared, mut table: EstablishedTable) {
+pub(super) fn run(shared: &Shared, table: &mut dyn EntryTable) {
     let mut interval = MIN_LIST_INTERVAL;
     let mut due = Instant::now() + interval;
     loop {
@@ -176,7 +222,7 @@ pub(super) fn run(shared: &Shared, mut table: EstablishedTable) {
         }
         let now = Instant::now();
         if now >= due {
-            read_use(shared, &mut table);
+            read_use(shared, table);
             interval = (now.elapsed() * LIST_SHARE).max(MIN_LIST_INTERVAL);
             due = Instant::now() + interval;
         }
@@ -185,7 +231,7 @@ pub(super) fn run(shared: &Shared, mut table: EstablishedTable) {
 }
 
 /// Lists the entries, and notes which connections were used or have no entry any more.
-fn read_use(shared: &Shared, table: &mut EstablishedTable) {
+pub(super) fn read_use(shared: &Shared, table: &mut dyn EntryTable) {
     let last = shared.state.lock().number;
     let Ok(listed) = table.list() else {
         return;

@@ -26,8 +26,6 @@ use std::time::{Duration, Instant};
 
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// The size of the kernel's table is checked once in this number of installations.
-const ROOM_CHECK: usize = 64;
 /// Time after a failure before the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
 
@@ -135,14 +133,13 @@ impl TcConns {
         let unused = listed.iter().map(|l| l.key);
         let unused: Vec<EntryKey> = unused.filter(|k| !self.left_zones.contains(&k.zone)).collect();
         table.remove(&unused).map_err(no_table)?;
-        let list_table = EstablishedTable::new().map_err(no_table)?;
-        {
-            let state = &mut *self.shared.state.lock();
-            (state.table, state.has_room) = (Some(table), true);
-        }
+        let mut list_table = EstablishedTable::new().map_err(no_table)?;
+        self.shared.state.lock().table = Some(Box::new(table));
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("tc-ct".to_owned());
-        let handle = thread.spawn(move || run(&shared, list_table)).map_err(no_table)?;
+        let handle = thread
+            .spawn(move || run(&shared, &mut list_table))
+            .map_err(no_table)?;
         let _ = self.shared.thread.set(handle.thread().clone());
         self.claim = Some(claim);
         Ok(())
@@ -167,10 +164,7 @@ impl TcConns {
         if state.installed.contains_key(&index) {
             return Err(Why::Full);
         }
-        if state.installed.len().is_multiple_of(ROOM_CHECK) {
-            state.has_room = state.table.as_ref().is_some_and(EstablishedTable::has_room);
-        }
-        if !state.has_room {
+        if !state.has_room() {
             return Err(Why::Full);
         }
         // A bit of an earlier connection with the same index.
@@ -233,32 +227,104 @@ impl TcConns {
 
 #[cfg(test)]
 mod tests {
+    use super::super::conn_table::{EntryTable, ROOM_CHECK};
     use super::*;
     use heddle_conntrack::{Endpoint, Tuple};
+    use heddle_kernel_conntrack::established::Listed;
+    use parking_lot::Mutex;
 
-    #[test]
-    fn connections_without_a_reply_stay_with_workers() {
+    /// The kernel's table as these tests have it.
+    #[derive(Default)]
+    struct Content {
+        entries: HashSet<EntryKey>,
+        full: bool,
+    }
+
+    #[derive(Clone, Default)]
+    struct Fake(Arc<Mutex<Content>>);
+
+    impl EntryTable for Fake {
+        fn add(&mut self, e: &Established) -> io::Result<()> {
+            self.0.lock().entries.insert(e.key());
+            Ok(())
+        }
+        fn remove(&mut self, keys: &[EntryKey]) -> io::Result<()> {
+            let content = &mut *self.0.lock();
+            keys.iter().for_each(|k| _ = content.entries.remove(k));
+            Ok(())
+        }
+        fn prolong(&mut self, _: &[EntryKey], _: u32) -> io::Result<()> {
+            Ok(())
+        }
+        fn list(&mut self) -> io::Result<Vec<Listed>> {
+            Ok(Vec::new())
+        }
+        fn has_room(&self) -> bool {
+            !self.0.lock().full
+        }
+    }
+
+    /// Connections with such a table, in zone 5.
+    fn conns(kernel: &Fake) -> TcConns {
+        let mut all = TcConns::default();
+        let zones = KernelZones {
+            forth: 40_960,
+            back: 40_961,
+        };
+        all.zones.insert(5, zones);
+        all.shared.state.lock().table = Some(Box::new(kernel.clone()));
+        all
+    }
+
+    fn conn(number: u32) -> Offloadable {
         let end = |addr, l4| Endpoint { addr, l4 };
         let orig = Tuple {
-            src: end(1, 10),
+            src: end(1, 10 + number),
             dst: end(2, 20),
             proto: UDP,
             ipv6: false,
         };
-        let c = Offloadable {
+        Offloadable {
             id: ConnId {
-                number: 1,
+                number,
                 generation: 1,
             },
             zone: 5,
-            replied: false,
+            replied: true,
             orig,
             reply: orig.reversed(),
             snat: false,
             dnat: false,
             mark: 3,
             label: 4,
+        }
+    }
+
+    #[test]
+    fn connections_without_a_reply_stay_with_workers() {
+        let c = Offloadable {
+            replied: false,
+            ..conn(1)
         };
         assert_eq!(TcConns::default().install(&c, false), Err(NO_REPLY));
+    }
+
+    #[test]
+    fn a_table_that_was_full_is_looked_at_again() {
+        let kernel = Fake::default();
+        let mut all = conns(&kernel);
+        let n = ROOM_CHECK as u32;
+        let accepted = |all: &mut TcConns, numbers: std::ops::Range<u32>| {
+            let attempts = numbers.map(|number| all.install(&conn(number), false).is_ok());
+            attempts.filter(|ok| *ok).count()
+        };
+        assert_eq!(accepted(&mut all, 0..n), ROOM_CHECK);
+        kernel.0.lock().full = true;
+        accepted(&mut all, n..2 * n);
+        assert_eq!(accepted(&mut all, 2 * n..3 * n), 0);
+        all.remove(&[conn(0).id]);
+        assert_eq!(accepted(&mut all, 3 * n..4 * n), 0);
+        kernel.0.lock().full = false;
+        assert!(accepted(&mut all, 4 * n..6 * n) >= ROOM_CHECK);
     }
 }
