@@ -22,8 +22,10 @@ pub(super) const MAX_CONNS: usize = 1 << 16;
 pub(super) const ROOM_CHECK: usize = 64;
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 const WORD_BITS: usize = u64::BITS as usize;
-/// Shortest time between two lists of the entries, and the share of it that a list may take.
+/// Shortest and longest time between two lists of the entries. In between, it is this number of times the
+/// duration of a list.
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(3);
+const MAX_LIST_INTERVAL: Duration = Duration::from_secs(10);
 const LIST_SHARE: u32 = 20;
 /// An entry whose remaining life differs by more from the expected one was used. Rounding makes less, seconds.
 const USED_S: f64 = 1.5;
@@ -66,7 +68,8 @@ pub(super) struct ConnEntry {
     pub(super) number: u64,
     pub(super) life_s: f64,
     pub(super) read: Instant,
-    pub(super) used: bool,
+    /// Whether lists since the last report have shown packets; `None`: no list since then.
+    pub(super) used: Option<bool>,
     pub(super) ended: bool,
 }
 
@@ -193,6 +196,12 @@ impl ConnTable {
     }
 }
 
+/// Time until the next list, after one that took this time.
+fn list_interval(took: Duration) -> Duration {
+    took.saturating_mul(LIST_SHARE)
+        .clamp(MIN_LIST_INTERVAL, MAX_LIST_INTERVAL)
+}
+
 /// The thread that ends connections, and reads their use.
 pub(super) fn run(shared: &Shared, table: &mut dyn EntryTable) {
     let mut interval = MIN_LIST_INTERVAL;
@@ -223,7 +232,7 @@ pub(super) fn run(shared: &Shared, table: &mut dyn EntryTable) {
         let now = Instant::now();
         if now >= due {
             read_use(shared, table);
-            interval = (now.elapsed() * LIST_SHARE).max(MIN_LIST_INTERVAL);
+            interval = list_interval(now.elapsed());
             due = Instant::now() + interval;
         }
         std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
@@ -256,7 +265,8 @@ pub(super) fn read_use(shared: &Shared, table: &mut dyn EntryTable) {
         }
         let expected = entry.life_s - (now - entry.read).as_secs_f64();
         // The flow table has connections that were used lately, without their lives.
-        entry.used |= life.is_none_or(|life| (f64::from(life) - expected).abs() > USED_S);
+        let was_used = life.is_none_or(|life| (f64::from(life) - expected).abs() > USED_S);
+        entry.used = Some(entry.used.unwrap_or(false) | was_used);
         entry.life_s = life.map_or(0.0, f64::from);
         entry.read = now;
     }
@@ -267,6 +277,12 @@ pub(super) fn read_use(shared: &Shared, table: &mut dyn EntryTable) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_come_at_least_every_ten_seconds() {
+        let after = |ms| list_interval(Duration::from_millis(ms)).as_millis();
+        assert_eq!([0, 200, 400, 60_000].map(after), [3000, 4000, 8000, 10_000]);
+    }
 
     #[test]
     fn ended_connections_are_found_by_their_bits() {

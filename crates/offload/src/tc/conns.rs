@@ -191,7 +191,7 @@ impl TcConns {
             number: state.number,
             life_s: LIFE_S.into(),
             read: Instant::now(),
-            used: false,
+            used: None,
             ended: false,
         };
         state.installed.insert(index, entry);
@@ -211,23 +211,24 @@ impl TcConns {
             self.shared.wake();
         }
     }
-    /// Use of a connection since the last call.
+    /// Use of a connection, as the lists since the last call have shown it.
     pub(super) fn used(&mut self, id: ConnId) -> ConnUse {
         let state = &mut *self.shared.state.lock();
         let entry = state.installed.get_mut(&index_of(id.number));
         let Some(entry) = entry.filter(|e| e.id == id && !e.ended) else {
             return ConnUse::Ended;
         };
-        match std::mem::take(&mut entry.used) {
-            true => ConnUse::Used,
-            false => ConnUse::Rests,
+        match entry.used.take() {
+            None => ConnUse::Unknown,
+            Some(true) => ConnUse::Used,
+            Some(false) => ConnUse::Rests,
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::conn_table::{EntryTable, ROOM_CHECK};
+    use super::super::conn_table::{EntryTable, ROOM_CHECK, read_use};
     use super::*;
     use heddle_conntrack::{Endpoint, Tuple};
     use heddle_kernel_conntrack::established::Listed;
@@ -237,6 +238,8 @@ mod tests {
     #[derive(Default)]
     struct Content {
         entries: HashSet<EntryKey>,
+        /// Remaining life of all entries, seconds.
+        life_s: u32,
         full: bool,
     }
 
@@ -257,7 +260,13 @@ mod tests {
             Ok(())
         }
         fn list(&mut self) -> io::Result<Vec<Listed>> {
-            Ok(Vec::new())
+            let content = &*self.0.lock();
+            let listed = |key: &EntryKey| Listed {
+                key: *key,
+                reply: key.orig.reversed(),
+                timeout_s: Some(content.life_s),
+            };
+            Ok(content.entries.iter().map(listed).collect())
         }
         fn has_room(&self) -> bool {
             !self.0.lock().full
@@ -326,5 +335,29 @@ mod tests {
         assert_eq!(accepted(&mut all, 3 * n..4 * n), 0);
         kernel.0.lock().full = false;
         assert!(accepted(&mut all, 4 * n..6 * n) >= ROOM_CHECK);
+    }
+
+    #[test]
+    fn use_is_known_after_a_list() {
+        let mut kernel = Fake::default();
+        let mut all = conns(&kernel);
+        let id = conn(1).id;
+        all.install(&conn(1), false).unwrap();
+        assert_eq!(all.used(id), ConnUse::Unknown);
+        kernel.0.lock().life_s = LIFE_S / 2;
+        read_use(&all.shared, &mut kernel);
+        assert_eq!((all.used(id), all.used(id)), (ConnUse::Used, ConnUse::Unknown));
+        // Between the two steps a busy machine may need more than a second, which looks like a packet.
+        let rests = (0..10).any(|_| {
+            let now = |e: &mut ConnEntry| (e.life_s, e.read) = (f64::from(LIFE_S / 2), Instant::now());
+            all.shared.state.lock().installed.values_mut().for_each(now);
+            read_use(&all.shared, &mut kernel);
+            all.used(id) == ConnUse::Rests
+        });
+        assert!(rests);
+        assert_eq!(all.used(id), ConnUse::Unknown);
+        kernel.0.lock().entries.clear();
+        read_use(&all.shared, &mut kernel);
+        assert_eq!(all.used(id), ConnUse::Ended);
     }
 }
