@@ -21,6 +21,8 @@ pub(super) const MAX_CONNS: usize = 1 << 16;
 /// The size of the kernel's table is read once in this number of installations, and after this time.
 pub(super) const ROOM_CHECK: usize = 64;
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
+/// Time until entries that could not be removed get another try.
+const REMOVE_AGAIN: Duration = Duration::from_secs(1);
 const WORD_BITS: usize = u64::BITS as usize;
 /// Shortest and longest time between two lists of the entries. In between, it is this number of times the
 /// duration of a list.
@@ -82,6 +84,8 @@ pub(super) struct ConnTable {
     /// Entries that translate back, and that a packet may still need.
     pub(super) old_backs: Vec<EntryKey>,
     pub(super) number: u64,
+    /// Entries that could not be removed. The thread tries again.
+    unremoved: HashSet<EntryKey>,
     /// The table had room when its size was read.
     had_room: bool,
     room_read: Option<Instant>,
@@ -151,11 +155,23 @@ impl EndOffload for Shared {
 
 impl ConnTable {
     fn remove(&mut self, keys: &[EntryKey]) {
-        if let Some(table) = self.table.as_mut().filter(|_| !keys.is_empty()) {
-            let _ = table.remove(keys);
+        if let Some(table) = self.table.as_mut().filter(|_| !keys.is_empty())
+            && table.remove(keys).is_err()
+        {
+            self.unremoved.extend(keys);
         }
     }
-    /// Whether the kernel's table has room for a connection. Its size is read now and then.
+    /// Removes entries that could not be removed before.
+    pub(super) fn remove_again(&mut self) {
+        let keys: Vec<EntryKey> = self.unremoved.drain().collect();
+        self.remove(&keys);
+    }
+    /// Whether the thread has entries to remove.
+    pub(super) fn has_work(&self) -> bool {
+        !self.old_backs.is_empty() || !self.unremoved.is_empty()
+    }
+    /// Whether the kernel's table has room for a connection. Its size is read now and then. There is none
+    /// while too many entries cannot be removed.
     pub(super) fn has_room(&mut self) -> bool {
         self.attempts += 1;
         let is_old = |at: Instant| at.elapsed() >= ROOM_INTERVAL;
@@ -163,7 +179,7 @@ impl ConnTable {
             self.had_room = self.table.as_ref().is_some_and(|table| table.has_room());
             (self.room_read, self.attempts) = (Some(Instant::now()), 0);
         }
-        self.had_room
+        self.had_room && self.unremoved.len() < MAX_CONNS
     }
     /// The entries that translate back are not needed by new packets any more.
     pub(super) fn retire(&mut self, backs: Vec<EntryKey>) {
@@ -182,8 +198,9 @@ impl ConnTable {
         self.remove(&keys);
         self.retire(backs);
     }
-    /// Adds an entry, in the place of one with the same tuple that is left from before.
-    pub(super) fn add(&mut self, e: &Established) -> Result<(), Why> {
+    /// Adds an entry, in the place of one with the same tuple that is left from before. After an error there is
+    /// none: it would have no connection that ends it.
+    fn add(&mut self, e: &Established) -> Result<(), Why> {
         let table = self.table.as_mut().ok_or(NO_TABLE)?;
         let done = table.add(e).or_else(|error| match Errno::from_io_error(&error) {
             Some(Errno::EXIST) => {
@@ -192,7 +209,20 @@ impl ConnTable {
             }
             _ => Err(error),
         });
+        match done {
+            Ok(()) => _ = self.unremoved.remove(&e.key()),
+            Err(_) => self.remove(&[e.key()]),
+        }
         done.map_err(|error| super::why(&error))
+    }
+    /// Adds the entries of a connection: one, and the one that translates back.
+    pub(super) fn add_pair(&mut self, forth: &Established, back: Option<&Established>) -> Result<(), Why> {
+        if let Some(back) = back {
+            self.add(back)?;
+            self.backs.insert(back.key());
+        }
+        self.add(forth)
+            .inspect_err(|_| self.retire(back.iter().map(|back| back.key()).collect()))
     }
 }
 
@@ -208,10 +238,12 @@ pub(super) fn run(shared: &Shared, table: &mut dyn EntryTable) {
     let mut due = Instant::now() + interval;
     loop {
         let ended = shared.take_ended();
-        let (old, has_conns) = {
+        let (old, has_conns, again) = {
             let state = &mut *shared.state.lock();
+            state.remove_again();
             state.end(&ended);
-            (std::mem::take(&mut state.old_backs), !state.installed.is_empty())
+            let old = std::mem::take(&mut state.old_backs);
+            (old, !state.installed.is_empty(), !state.unremoved.is_empty())
         };
         if !old.is_empty() {
             // Packets that were translated have found the entry that translates back, or a filter.
@@ -225,7 +257,10 @@ pub(super) fn run(shared: &Shared, table: &mut dyn EntryTable) {
             return;
         }
         if !has_conns {
-            std::thread::park();
+            match again {
+                true => std::thread::park_timeout(REMOVE_AGAIN),
+                false => std::thread::park(),
+            }
             due = Instant::now() + interval;
             continue;
         }
@@ -235,7 +270,8 @@ pub(super) fn run(shared: &Shared, table: &mut dyn EntryTable) {
             interval = list_interval(now.elapsed());
             due = Instant::now() + interval;
         }
-        std::thread::park_timeout(due.saturating_duration_since(Instant::now()));
+        let wait = due.saturating_duration_since(Instant::now());
+        std::thread::park_timeout(if again { wait.min(REMOVE_AGAIN) } else { wait });
     }
 }
 

@@ -170,13 +170,8 @@ impl TcConns {
         // A bit of an earlier connection with the same index.
         shared.clear(index);
         let back = back_of(c, zones);
-        if let Some(back) = &back {
-            state.add(back)?;
-            state.backs.insert(back.key());
-        }
         let forth = forth_of(c, zones, for_cards);
-        if let Err(why) = state.add(&forth) {
-            state.retire(back.iter().map(Established::key).collect());
+        if let Err(why) = state.add_pair(&forth, back.as_ref()) {
             shared.wake();
             return Err(why);
         }
@@ -207,7 +202,7 @@ impl TcConns {
         let indices: Vec<usize> = ids.iter().filter(has).map(|id| index_of(id.number)).collect();
         state.end(&indices);
         indices.iter().for_each(|index| _ = state.installed.remove(index));
-        if !state.old_backs.is_empty() {
+        if state.has_work() {
             self.shared.wake();
         }
     }
@@ -233,11 +228,16 @@ mod tests {
     use heddle_conntrack::{Endpoint, Tuple};
     use heddle_kernel_conntrack::established::Listed;
     use parking_lot::Mutex;
+    use rustix::io::Errno;
 
     /// The kernel's table as these tests have it.
     #[derive(Default)]
     struct Content {
         entries: HashSet<EntryKey>,
+        /// Tuples whose addition fails after it was done.
+        fails: HashSet<Tuple>,
+        /// Removals fail.
+        stuck: bool,
         /// Remaining life of all entries, seconds.
         life_s: u32,
         full: bool,
@@ -248,11 +248,20 @@ mod tests {
 
     impl EntryTable for Fake {
         fn add(&mut self, e: &Established) -> io::Result<()> {
-            self.0.lock().entries.insert(e.key());
-            Ok(())
+            let content = &mut *self.0.lock();
+            if !content.entries.insert(e.key()) {
+                return Err(Errno::EXIST.into());
+            }
+            match content.fails.contains(&e.orig) {
+                true => Err(Errno::NOBUFS.into()),
+                false => Ok(()),
+            }
         }
         fn remove(&mut self, keys: &[EntryKey]) -> io::Result<()> {
             let content = &mut *self.0.lock();
+            if content.stuck {
+                return Err(Errno::NOBUFS.into());
+            }
             keys.iter().for_each(|k| _ = content.entries.remove(k));
             Ok(())
         }
@@ -359,5 +368,48 @@ mod tests {
         kernel.0.lock().entries.clear();
         read_use(&all.shared, &mut kernel);
         assert_eq!(all.used(id), ConnUse::Ended);
+    }
+
+    /// A connection whose original direction is translated, so it has two entries.
+    fn translated(number: u32) -> Offloadable {
+        let mut c = conn(number);
+        c.reply.dst.addr = 9;
+        c.snat = true;
+        c
+    }
+
+    #[test]
+    fn entries_without_a_connection_are_removed() {
+        let kernel = Fake::default();
+        let mut all = conns(&kernel);
+        let c = translated(1);
+        // The second entry fails, then the first one.
+        for failing in [c.orig, c.reply.reversed()] {
+            kernel.0.lock().fails = HashSet::from([failing]);
+            assert!(all.install(&c, false).is_err());
+            let state = &mut *all.shared.state.lock();
+            let old = std::mem::take(&mut state.old_backs);
+            let left = kernel.0.lock().entries.clone();
+            assert_eq!(left, old.into_iter().collect(), "those that the thread removes");
+            kernel.0.lock().entries.clear();
+        }
+    }
+
+    #[test]
+    fn entries_that_could_not_be_removed_get_another_try() {
+        let kernel = Fake::default();
+        let mut all = conns(&kernel);
+        (1..=2).for_each(|n| all.install(&conn(n), false).unwrap());
+        kernel.0.lock().stuck = true;
+        all.remove(&[conn(1).id, conn(2).id]);
+        assert_eq!((all.len(), kernel.0.lock().entries.len()), (0, 2));
+        assert!(all.shared.state.lock().has_work());
+        // An entry of a new connection is none of those that are to be removed.
+        kernel.0.lock().stuck = false;
+        all.install(&conn(2), false).unwrap();
+        all.shared.state.lock().remove_again();
+        let left: Vec<Tuple> = kernel.0.lock().entries.iter().map(|key| key.orig).collect();
+        assert_eq!(left, [conn(2).orig]);
+        assert!(!all.shared.state.lock().has_work());
     }
 }
