@@ -16,7 +16,7 @@ use super::conn_table::{ConnEntry, NO_TABLE, Shared, index_of, run};
 use super::entries::{KernelZones, LIFE_S, back_of, forth_of, remove_entries};
 use crate::{ConnUse, Why, miss};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
-use heddle_kernel_conntrack::{EntryKey, Established, EstablishedTable, TC_ZONES};
+use heddle_kernel_conntrack::{EntryKey, EstablishedTable, TC_ZONES};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::net::UnixDatagram;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::tc::conn_table::{EntryTable, ROOM_CHECK, read_use};
 use heddle_conntrack::{Endpoint, Tuple};
+use heddle_kernel_conntrack::Established;
 use heddle_kernel_conntrack::established::Listed;
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -108,7 +109,7 @@ fn connections_without_a_reply_stay_with_workers() {
 fn a_table_that_was_full_is_looked_at_again() {
     let kernel = Fake::default();
     let mut all = conns(&kernel);
-    let n = ROOM_CHECK as u32;
+    let n = u32::try_from(ROOM_CHECK).unwrap();
     let accepted = |all: &mut TcConns, numbers: std::ops::Range<u32>| {
         let attempts = numbers.map(|number| all.install(&conn(number), false).is_ok());
         attempts.filter(|ok| *ok).count()
