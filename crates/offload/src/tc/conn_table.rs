@@ -29,7 +29,7 @@ const WORD_BITS: usize = u64::BITS as usize;
 const MIN_LIST_INTERVAL: Duration = Duration::from_secs(3);
 const MAX_LIST_INTERVAL: Duration = Duration::from_secs(10);
 const LIST_SHARE: u32 = 20;
-/// An entry whose remaining life differs by more from the expected one was used. Rounding makes less, seconds.
+/// An entry was used if its remaining life differs by more seconds from the expected one.
 const USED_S: f64 = 1.5;
 
 pub(super) const NO_TABLE: Why = Why::Action("ct (through tc: the kernel's connections cannot be written)");
@@ -198,8 +198,8 @@ impl ConnTable {
         self.remove(&keys);
         self.retire(backs);
     }
-    /// Adds an entry, in the place of one with the same tuple that is left from before. After an error there is
-    /// none: it would have no connection that ends it.
+    /// Adds an entry, in the place of one with the same tuple that is left from before. After an error it is
+    /// removed: no connection would end it.
     fn add(&mut self, e: &Established) -> Result<(), Why> {
         let table = self.table.as_mut().ok_or(NO_TABLE)?;
         let done = table.add(e).or_else(|error| match Errno::from_io_error(&error) {

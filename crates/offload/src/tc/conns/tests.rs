@@ -192,6 +192,27 @@ fn entries_that_could_not_be_removed_get_another_try() {
 }
 
 #[test]
+fn the_thread_tries_removals_again() {
+    let kernel = Fake::default();
+    let mut all = conns(&kernel);
+    all.install(&conn(1), false).unwrap();
+    let (shared, mut list_table) = (Arc::clone(&all.shared), kernel.clone());
+    let handle = std::thread::spawn(move || run(&shared, &mut list_table));
+    let _ = all.shared.thread.set(handle.thread().clone());
+    kernel.0.lock().stuck = true;
+    all.ender().end(conn(1).id.number);
+    while !all.shared.state.lock().has_work() {
+        std::thread::yield_now();
+    }
+    kernel.0.lock().stuck = false;
+    while !kernel.0.lock().entries.is_empty() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    drop(all);
+    handle.join().unwrap();
+}
+
+#[test]
 fn flows_in_too_many_zones_stay_with_workers_for_good() {
     let mut all = conns(&Fake::default());
     all.claim = Some(UnixDatagram::unbound().unwrap());
