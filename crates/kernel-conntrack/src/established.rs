@@ -11,7 +11,7 @@
 //! kernel looks at an ended entry there once a second. So entries that no card takes have the signature of
 //! the switch's entries ([`crate::message`]), which keeps them out of the flow table.
 
-use crate::entry::{EntryKey, Established, TC_ZONES};
+use crate::entry::{EntryKey, Established, KernelEntry, TC_ZONES};
 use crate::message;
 use crate::table::KernelTable;
 use heddle_conntrack::Tuple;
@@ -56,30 +56,18 @@ impl EstablishedTable {
     /// Adds an entry.
     ///
     /// # Errors
-    /// The kernel's reason. `EEXIST`: the zone has an entry with one of the tuples.
+    /// The kernel's reason. `EEXIST`: the zone has an entry with one of the tuples. After any other reason,
+    /// the entry may be there if the kernel takes no requests.
     pub fn add(&mut self, e: &Established) -> io::Result<()> {
-        self.write(e)?;
-        if e.label != 0 && !self.labels_checked {
-            let is = |found: Option<crate::KernelEntry>| found.is_none_or(|f| f.label == e.label);
-            if !is(self.read(&e.key())?) {
-                self.table.make_labels()?;
-                self.remove(&[e.key()])?;
-                self.write(e)?;
-            }
-            self.labels_checked = true;
+        self.table.write_new(e)?;
+        if e.label == 0 || self.labels_checked {
+            return Ok(());
         }
-        Ok(())
+        let done = keep_label(&mut self.table, e);
+        self.labels_checked = done.is_ok();
+        done
     }
-    fn write(&mut self, e: &Established) -> io::Result<()> {
-        self.one(message::established(e), NLM_F_CREATE | NLM_F_EXCL)
-    }
-    fn one(&mut self, request: NetfilterMessage, flags: u16) -> io::Result<()> {
-        let mut refused = None;
-        self.table
-            .send_all([request], flags, |_, reason| refused = Some(reason))?;
-        refused.map_or(Ok(()), |reason| Err(reason.into()))
-    }
-    fn read(&mut self, key: &EntryKey) -> io::Result<Option<crate::KernelEntry>> {
+    fn read(&mut self, key: &EntryKey) -> io::Result<Option<KernelEntry>> {
         crate::Table::read(&mut self.table, key)
     }
     /// Whether the kernel has this entry.
@@ -136,6 +124,58 @@ impl EstablishedTable {
             done => done,
         }
     }
+}
+
+/// Requests about one entry.
+pub(crate) trait Requests {
+    /// Adds an entry.
+    fn write_new(&mut self, e: &Established) -> io::Result<()>;
+    /// The entry with this key, if one exists.
+    fn read_entry(&mut self, key: &EntryKey) -> io::Result<Option<KernelEntry>>;
+    /// Removes an entry, if it exists.
+    fn remove_entry(&mut self, key: &EntryKey) -> io::Result<()>;
+    /// Makes labels possible, for entries that are added from now on.
+    fn make_labels(&mut self) -> io::Result<()>;
+}
+
+impl Requests for KernelTable {
+    fn write_new(&mut self, e: &Established) -> io::Result<()> {
+        let mut refused = None;
+        self.send_all(
+            [message::established(e)],
+            NLM_F_CREATE | NLM_F_EXCL,
+            |_, reason| refused = Some(reason),
+        )?;
+        refused.map_or(Ok(()), |reason| Err(reason.into()))
+    }
+    fn read_entry(&mut self, key: &EntryKey) -> io::Result<Option<KernelEntry>> {
+        crate::Table::read(self, key)
+    }
+    fn remove_entry(&mut self, key: &EntryKey) -> io::Result<()> {
+        crate::Table::remove(self, &[*key])
+    }
+    fn make_labels(&mut self) -> io::Result<()> {
+        crate::Table::enable_labels(self)
+    }
+}
+
+/// Checks the label of an entry that was just added. If it got lost, makes labels possible and adds the entry
+/// again. After an error the entry is removed: no connection owns it.
+pub(crate) fn keep_label(table: &mut impl Requests, e: &Established) -> io::Result<()> {
+    let mut check = || {
+        let found = table.read_entry(&e.key())?;
+        if found.is_some_and(|f| f.label != e.label) {
+            table.make_labels()?;
+            table.remove_entry(&e.key())?;
+            table.write_new(e)?;
+        }
+        Ok(())
+    };
+    let done = check();
+    if done.is_err() {
+        let _ = table.remove_entry(&e.key());
+    }
+    done
 }
 
 /// The entry in a message, if it is in [`TC_ZONES`].

@@ -205,10 +205,6 @@ impl KernelTable {
             }
         }
     }
-    /// Makes labels possible ([`Table::enable_labels`]).
-    pub(crate) fn make_labels(&mut self) -> io::Result<()> {
-        self.enable_labels()
-    }
 }
 
 /// Whether an error concerns all requests rather than the entry.

@@ -1,2 +1,3 @@
+mod established;
 mod messages;
 mod mirror;

@@ -26,7 +26,9 @@ pub type Handle = u32;
 pub enum ConnUse {
     /// The tracker has ended it.
     Ended,
-    /// No packets since the last call.
+    /// The back end has not looked since the last call.
+    Unknown,
+    /// No packets between the last two looks of the back end.
     Rests,
     /// Packets.
     Used,

@@ -81,8 +81,9 @@ impl Conns {
                 of.used_ms = now_ms;
             }
             unreplied += usize::from(!of.replied);
+            let rests = seen == ConnUse::Rests && now_ms >= of.used_ms + REST_MS;
             let stays = seen != ConnUse::Ended
-                && now_ms < of.used_ms + REST_MS
+                && !rests
                 && self.tracker.still_offloaded(now_ms, *id, seen == ConnUse::Used);
             if !stays {
                 out.push(*id);
@@ -162,8 +163,13 @@ mod tests {
     use heddle_datapath_api::{FlowCounts, PortNo};
 
     /// A back end with room for eight connections.
-    #[derive(Default)]
-    struct Eight(Vec<Offloadable>);
+    struct Eight(Vec<Offloadable>, ConnUse);
+
+    impl Default for Eight {
+        fn default() -> Self {
+            Self(Vec::new(), ConnUse::Used)
+        }
+    }
 
     impl Backend for Eight {
         fn name(&self) -> &'static str {
@@ -199,39 +205,39 @@ mod tests {
             self.0.retain(|c| !ids.contains(&c.id));
         }
         fn conn_use(&mut self, _: ConnId) -> ConnUse {
-            ConnUse::Used
+            self.1
         }
+    }
+
+    fn add(tracker: &Conntrack, now_ms: u64, n: u32, replied: bool) {
+        let end = |addr, l4| Endpoint { addr, l4 };
+        let orig = Tuple {
+            src: end(10, n),
+            dst: end(20, 53),
+            proto: 17,
+            ipv6: false,
+        };
+        let c = Offloadable {
+            id: ConnId {
+                number: 0,
+                generation: 0,
+            },
+            zone: 5,
+            replied,
+            orig,
+            reply: orig.reversed(),
+            snat: false,
+            dnat: false,
+            mark: 0,
+            label: 0,
+        };
+        assert!(tracker.adopt(now_ms, &c));
     }
 
     #[test]
     fn streams_without_a_reply_leave_room_for_the_others() {
         let tracker = Arc::new(Conntrack::new(Config::default()).unwrap());
-        let add = |n: u32, replied| {
-            let end = |addr, l4| Endpoint { addr, l4 };
-            let orig = Tuple {
-                src: end(10, n),
-                dst: end(20, 53),
-                proto: 17,
-                ipv6: false,
-            };
-            assert!(tracker.adopt(
-                1000,
-                &Offloadable {
-                    id: ConnId {
-                        number: 0,
-                        generation: 0
-                    },
-                    zone: 5,
-                    replied,
-                    orig,
-                    reply: orig.reversed(),
-                    snat: false,
-                    dnat: false,
-                    mark: 0,
-                    label: 0,
-                }
-            ));
-        };
+        let add = |n, replied| add(&tracker, 1000, n, replied);
         (1..=10).for_each(|n| add(n, false));
         let mut conns = Conns::new(Arc::clone(&tracker));
         let mut backend = Eight::default();
@@ -248,5 +254,21 @@ mod tests {
         }
         conns.clear(&mut backend, 3500);
         assert_eq!((backend.0.len(), conns.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_connection_rests_only_if_the_back_end_has_looked() {
+        let tracker = Arc::new(Conntrack::new(Config::default()).unwrap());
+        add(&tracker, 1000, 1, true);
+        let mut conns = Conns::new(tracker);
+        let mut backend = Eight::default();
+        let zones = HashSet::from([5]);
+        conns.turn(&mut backend, 1000, &zones);
+        backend.1 = ConnUse::Unknown;
+        conns.turn(&mut backend, 1000 + 2 * REST_MS, &zones);
+        assert_eq!(conns.len(), 1);
+        backend.1 = ConnUse::Rests;
+        conns.turn(&mut backend, 1500 + 2 * REST_MS, &zones);
+        assert_eq!(conns.len(), 0);
     }
 }

@@ -10,13 +10,13 @@
 //! back goes after a grace period.
 //!
 //! **Use.** The kernel sets the remaining life of an entry with each packet. The thread lists the entries
-//! every few seconds. An entry whose life did not decrease was used.
+//! every few seconds. An entry was used if its remaining life is not the last one minus the time between.
 
 use super::conn_table::{ConnEntry, NO_TABLE, Shared, index_of, run};
 use super::entries::{KernelZones, LIFE_S, back_of, forth_of, remove_entries};
 use crate::{ConnUse, Why, miss};
 use heddle_conntrack::offloaded::{ConnId, EndOffload, Offloadable};
-use heddle_kernel_conntrack::{EntryKey, Established, EstablishedTable, TC_ZONES};
+use heddle_kernel_conntrack::{EntryKey, EstablishedTable, TC_ZONES};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 
 const UDP: u8 = 17;
 const TCP: u8 = 6;
-/// The size of the kernel's table is checked once in this number of installations.
-const ROOM_CHECK: usize = 64;
 /// Time after a failure before the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
 
 const NO_REPLY: Why = Why::Action("ct of a connection without a reply (through tc)");
 const NO_ZONES: Why = Why::Action("ct (through tc: another switch on this machine uses it)");
+/// Pairs of zones are not freed. This reason is none that a later round may pass.
+const NO_ZONE_LEFT: Why = Why::Action("ct (through tc: more than 2048 zones since the start)");
 
 /// The connections of the tc back end.
 pub(super) struct TcConns {
@@ -100,7 +100,7 @@ impl TcConns {
                 return Ok(zones);
             }
         }
-        Err(Why::Full)
+        Err(NO_ZONE_LEFT)
     }
     /// Opens the kernel's table, and starts the thread.
     fn open(&mut self) -> Result<(), Why> {
@@ -135,14 +135,13 @@ impl TcConns {
         let unused = listed.iter().map(|l| l.key);
         let unused: Vec<EntryKey> = unused.filter(|k| !self.left_zones.contains(&k.zone)).collect();
         table.remove(&unused).map_err(no_table)?;
-        let list_table = EstablishedTable::new().map_err(no_table)?;
-        {
-            let state = &mut *self.shared.state.lock();
-            (state.table, state.has_room) = (Some(table), true);
-        }
+        let mut list_table = EstablishedTable::new().map_err(no_table)?;
+        self.shared.state.lock().table = Some(Box::new(table));
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name("tc-ct".to_owned());
-        let handle = thread.spawn(move || run(&shared, list_table)).map_err(no_table)?;
+        let handle = thread
+            .spawn(move || run(&shared, &mut list_table))
+            .map_err(no_table)?;
         let _ = self.shared.thread.set(handle.thread().clone());
         self.claim = Some(claim);
         Ok(())
@@ -167,22 +166,14 @@ impl TcConns {
         if state.installed.contains_key(&index) {
             return Err(Why::Full);
         }
-        if state.installed.len().is_multiple_of(ROOM_CHECK) {
-            state.has_room = state.table.as_ref().is_some_and(EstablishedTable::has_room);
-        }
-        if !state.has_room {
+        if !state.has_room() {
             return Err(Why::Full);
         }
         // A bit of an earlier connection with the same index.
         shared.clear(index);
         let back = back_of(c, zones);
-        if let Some(back) = &back {
-            state.add(back)?;
-            state.backs.insert(back.key());
-        }
         let forth = forth_of(c, zones, for_cards);
-        if let Err(why) = state.add(&forth) {
-            state.retire(back.iter().map(Established::key).collect());
+        if let Err(why) = state.add_pair(&forth, back.as_ref()) {
             shared.wake();
             return Err(why);
         }
@@ -197,7 +188,7 @@ impl TcConns {
             number: state.number,
             life_s: LIFE_S.into(),
             read: Instant::now(),
-            used: false,
+            used: None,
             ended: false,
         };
         state.installed.insert(index, entry);
@@ -213,52 +204,24 @@ impl TcConns {
         let indices: Vec<usize> = ids.iter().filter(has).map(|id| index_of(id.number)).collect();
         state.end(&indices);
         indices.iter().for_each(|index| _ = state.installed.remove(index));
-        if !state.old_backs.is_empty() {
+        if state.has_work() {
             self.shared.wake();
         }
     }
-    /// Use of a connection since the last call.
+    /// Use of a connection, as the lists since the last call have shown it.
     pub(super) fn used(&mut self, id: ConnId) -> ConnUse {
         let state = &mut *self.shared.state.lock();
         let entry = state.installed.get_mut(&index_of(id.number));
         let Some(entry) = entry.filter(|e| e.id == id && !e.ended) else {
             return ConnUse::Ended;
         };
-        match std::mem::take(&mut entry.used) {
-            true => ConnUse::Used,
-            false => ConnUse::Rests,
+        match entry.used.take() {
+            None => ConnUse::Unknown,
+            Some(true) => ConnUse::Used,
+            Some(false) => ConnUse::Rests,
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use heddle_conntrack::{Endpoint, Tuple};
-
-    #[test]
-    fn connections_without_a_reply_stay_with_workers() {
-        let end = |addr, l4| Endpoint { addr, l4 };
-        let orig = Tuple {
-            src: end(1, 10),
-            dst: end(2, 20),
-            proto: UDP,
-            ipv6: false,
-        };
-        let c = Offloadable {
-            id: ConnId {
-                number: 1,
-                generation: 1,
-            },
-            zone: 5,
-            replied: false,
-            orig,
-            reply: orig.reversed(),
-            snat: false,
-            dnat: false,
-            mark: 3,
-            label: 4,
-        };
-        assert_eq!(TcConns::default().install(&c, false), Err(NO_REPLY));
-    }
-}
+mod tests;

@@ -1,6 +1,6 @@
 //! Diverts devices, or shares them with the eBPF back end.
 //!
-//! Without the eBPF program, each device has a *miss filter* in the program's filter_id. It comes after the
+//! Without the eBPF program, each device has a *miss filter* with the program's priority. It comes after the
 //! filters of flows, matches all packets, and sends them to the miss device. It is never in a card: the
 //! kernel receives the packets that no filter of the card matches.
 
