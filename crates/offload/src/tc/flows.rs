@@ -1,9 +1,9 @@
 //! Adds, changes and removes the filters of flows, and reads their counts.
 //!
 //! **Invariants.** A flow's first filter has the handle of the flow, plus one. Each EtherType has two
-//! priorities. A new filter has the first one, and each change uses the other one. A change adds the new filter, then
-//! removes the old one, so a packet always finds one of the two. The kernel acknowledges each step before the
-//! next.
+//! priorities. A new filter has the first one, and each change uses the other one. A change adds the new
+//! filter, then removes the old one, so a packet always finds one of the two. The kernel acknowledges each
+//! step before the next.
 //!
 //! **Counts.** The kernel reports the counts of a filter in the reply to its removal. Packets in the
 //! microsecond between count and removal are forwarded, but not counted.
