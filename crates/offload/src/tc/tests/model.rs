@@ -274,8 +274,8 @@ fn other(all: &[Key], nla: &DefaultNla, p: &Packet) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4000))]
 
-    /// A filter matches only packets of its flow. It matches the packet that the flow was made for. Exceptions
-    /// are a tag on which the flow does not match, and ARP of a rare operation.
+    /// A filter matches only packets of its flow. It matches the packet that the flow was made for.
+    /// Exceptions are a tag on which the flow does not match, and ARP of a rare operation.
     #[test]
     fn filters_match_packets_of_their_flow_alone(
         of in packet(), mask in mask(), hardware in any::<bool>(), others in prop::collection::vec(packet(), 40),
