@@ -1,5 +1,7 @@
 """Comparison of two daemons' results of one case."""
 
+import re
+
 from execute import split_actions
 
 
@@ -32,6 +34,8 @@ def differences(left, right):
                 "\n         ".join([x for x in b if x not in a] or ["-"]))
     for bridge in left["groups"]:
         a, b = left["groups"][bridge], right["groups"][bridge]
+        if worded_differently(left, right):
+            a, b = without_bytes(a), without_bytes(b)
         if a != b:
             add("groups", f"{bridge}: groups and meters", "\n         ".join([x for x in a if x not in b] or ["-"]),
                 "\n         ".join([x for x in b if x not in a] or ["-"]))
@@ -65,6 +69,12 @@ def without_checksum_of_fragments(frame):
         where = ip + (data[ip] & 15) * 4 + checksum
         data[where:where + 2] = bytes(len(data[where:where + 2]))
     return data.hex()
+
+
+def without_bytes(lines):
+    """Counters without bytes. A tag is pushed or popped before an output, not before a meter. So a meter behind a flood
+    counts the tag or not, by the order of the flood's ports (see meaning())."""
+    return [re.sub(r"byte(?:_in)?_count[:=]\d+", "", line) for line in lines]
 
 
 def worded_differently(left, right):

@@ -61,9 +61,9 @@ def set_rules(sw, *rules):
 def counters(dev, mark):
     """A table of nft that counts packets from a device: with that mark, with another one, without any."""
     rules = "".join(f'  iifname "{dev}" meta mark {what} counter\n' for what in (mark, f"!= {{0, {mark}}}", "0"))
-    # Reports of multicast listeners have a random mark: the kernel uses the field for their own length.
+    # The kernel sends reports of listeners (with a random mark) and solicitations when it likes.
     return ("table inet m {\n chain in {\n  type filter hook prerouting priority mangle;\n"
-            "  icmpv6 type mld2-listener-report accept\n"
+            "  icmpv6 type != { echo-request, echo-reply } accept\n"
             f"{rules} }}\n}}\n")
 
 
