@@ -137,7 +137,7 @@ pristine: ## `make test` on an empty Debian 12 in a directory, where only git, m
 
 lab: build ## Emulated Linux guests on vhost-user ports (QUICK=1: one guest, under 90 s; SWITCH=ovs-dpdk: the peer; PODS=1: pods on VDUSE instead; PARITY=1 [SWITCH=heddle|ovs-kernel] [ARGS="marks"]: what passes with Open vSwitch's kernel datapath passes here; OFFLOAD=1 [SWITCH=] [ARGS=]: tc flower offload into a test card, and in the kernel; MIGRATE=1: a guest with a fast card and a virtio standby moves to another node, and virtual functions go to pods)
 	@scripts/setup lab
-	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(PARITY)$(OFFLOAD),$(if $(SWITCH),--switch $(SWITCH)) $(if $(PARITY),parity) $(if $(OFFLOAD),card $(if $(SWITCH)$(ARGS),,flower flower_conns)) $(if $(ARGS),-- $(ARGS)),\
+	@HEDDLED="$(HEDDLED)" tests/lab/run-guests $(if $(PARITY)$(OFFLOAD),$(if $(SWITCH),--switch $(SWITCH)) $(if $(PARITY),parity) $(if $(OFFLOAD),card $(if $(SWITCH)$(ARGS),,flower flower_frames flower_conns)) $(if $(ARGS),-- $(ARGS)),\
 	   $(if $(QUICK),--quick) $(if $(PODS),vduse ebpf host_stack marks bond) $(if $(MIGRATE),failover vf) --switch $(or $(SWITCH),heddle))
 
 fuzz: setup ## Rings and sessions against a hostile guest and monitor, OpenFlow against a hostile controller, connection tracking and fragments against hostile ends, headers of tunnels, IGMP, MLD and LACP, files of migrations (SECONDS=180; KEEP=1 renews the corpora)
