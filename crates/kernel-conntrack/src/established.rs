@@ -67,16 +67,6 @@ impl EstablishedTable {
         self.labels_checked = done.is_ok();
         done
     }
-    fn read(&mut self, key: &EntryKey) -> io::Result<Option<KernelEntry>> {
-        crate::Table::read(&mut self.table, key)
-    }
-    /// Whether the kernel has this entry.
-    ///
-    /// # Errors
-    /// No request is possible any more.
-    pub fn has(&mut self, key: &EntryKey) -> io::Result<bool> {
-        Ok(self.read(key)?.is_some())
-    }
     /// Removes entries; those that do not exist are skipped.
     ///
     /// # Errors

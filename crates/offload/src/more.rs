@@ -111,9 +111,10 @@ impl More {
         Ok(())
     }
 
-    /// The EtherType of the outermost tag, if there is one.
+    /// The EtherType of the outermost tag, in a rule of packets with a tag.
     pub(crate) fn tpid(more: Option<&More>) -> u16 {
-        more.map_or(0, |more| more.key.tpid).max(DOT1Q)
+        more.filter(|more| more.mask.tpid != 0)
+            .map_or(DOT1Q, |more| more.key.tpid)
     }
 
     /// Whether packets have two tags.

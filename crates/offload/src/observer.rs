@@ -208,13 +208,8 @@ impl Offload {
     pub fn note(&self, key: &FlowKey, mask: &FlowMask, actions: &[Action]) -> Option<String> {
         let wanted = Rule::new(key, mask, actions).ok()?;
         let inner = self.0.lock();
-        let is_it = |r: &Record| {
-            let same = |rule: &Rule| {
-                let fields = |r: &Rule| (r.in_port, r.key, r.mask, r.more.clone());
-                fields(rule) == fields(&wanted)
-            };
-            r.waits.is_none() && r.rule.as_ref().is_ok_and(|rule| same(rule))
-        };
+        let is_it =
+            |r: &Record| r.waits.is_none() && r.rule.as_ref().is_ok_and(|rule| rule.has_match_of(&wanted));
         let at = inner.records.iter().position(|r| r.as_ref().is_some_and(is_it))?;
         inner.backend.note(Handle::try_from(at).ok()?)
     }
@@ -516,13 +511,7 @@ impl FlowObserver for Offload {
         };
         let was_in = record.waits.is_none();
         match &new {
-            Ok(rule)
-                if was_in
-                    && record
-                        .rule
-                        .as_ref()
-                        .is_ok_and(|r| (r.key, r.mask, &r.more) == (rule.key, rule.mask, &rule.more)) =>
-            {
+            Ok(rule) if was_in && record.rule.as_ref().is_ok_and(|r| r.has_match_of(rule)) => {
                 inner.change(at, new.ok());
             }
             _ => {

@@ -293,6 +293,12 @@ impl Rule {
         })
     }
 
+    /// Whether it is of the same port and has the same match.
+    pub(crate) fn has_match_of(&self, other: &Rule) -> bool {
+        let fields = |r: &Rule| (r.in_port, r.key, r.mask);
+        fields(self) == fields(other) && self.more == other.more
+    }
+
     /// Why only filters of tc can have the rule, if that is so.
     pub fn only_tc(&self) -> Option<Why> {
         self.more.as_ref()?.why

@@ -108,9 +108,8 @@ pub(super) fn start(
                     }
                 };
                 let SlicedWork { worked, reported } = in_slices_with(&shared2, step, rest_from_pass);
-                // At most a twentieth of a processor for any number of flows, and a quarter of one for
-                // reports of any number of new flows.
-                earliest = started + (worked * 20).max(reported * 4);
+                // At most a twentieth of a processor for any number of flows.
+                earliest = started + (worked * 20).max(reported * REPORTING_SHARE);
                 next = earliest.max(started + interval);
             }
         })?;

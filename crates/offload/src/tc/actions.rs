@@ -389,7 +389,7 @@ impl Edits {
         match (self.proto, old) {
             (Some(TCP | UDP), Some(old)) => Ok(nat(is_src, old, new)),
             _ => Err(Why::Action(
-                "set(ipv4 address that is not matched, or of a protocol that is not; through tc)",
+                "set(ipv4 address of TCP or UDP that is not matched, or of a protocol that is not matched; through tc)",
             )),
         }
     }

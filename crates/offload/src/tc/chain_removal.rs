@@ -2,16 +2,28 @@
 
 use super::flows::FilterTable;
 use super::message::FilterId;
-use super::paths::forget;
+use super::paths::{Copy, forget};
 use heddle_sys::route_batch::RouteRequest;
 use netlink_packet_route::RouteNetlinkMessage::{DelTrafficFilter, GetTrafficFilter};
 
 impl FilterTable {
     /// Removes a filter of a stage's flow, and the chain behind it.
     pub(super) fn remove_copy(&mut self, id: u64) {
-        let Some(mut copy) = self.paths.copies.remove(&id) else {
+        let Some(mut copy) = self.forget_copy(id) else {
             return;
         };
+        if let Some(now) = self.delete_filter(copy.flow.filter_id) {
+            let n = copy.flow.counts_since_last(now, 0);
+            self.paths.credit(copy.at, n);
+        }
+        if let Some(chain) = copy.flow.child {
+            self.bury(chain);
+        }
+    }
+
+    /// Forgets a filter of a stage's flow, which is still in the kernel.
+    fn forget_copy(&mut self, id: u64) -> Option<Copy> {
+        let copy = self.paths.copies.remove(&id)?;
         self.paths.by_filter.remove(&copy.flow.filter_id);
         if let Some(of) = self.paths.chains.get_mut(&copy.chain) {
             of.copies.retain(|c| *c != id);
@@ -23,22 +35,16 @@ impl FilterTable {
         if let Some(id) = copy.flow.side.tunnel() {
             self.tunnels.count_flow(id, -1);
         }
-        if let Some(now) = self.delete_filter(copy.flow.filter_id) {
-            let n = copy.flow.counts_since_last(now, 0);
-            self.paths.credit(copy.at, n);
-        }
-        if let Some(chain) = copy.flow.child {
-            self.bury(chain);
-        }
+        Some(copy)
     }
 
     /// No filter leads to a chain any more: reads its counts, and marks its filters for removal.
     pub(super) fn bury(&mut self, chain: u32) {
-        let Some(of) = self.paths.chains.get(&chain) else {
+        let Some(of) = self.paths.chains.get_mut(&chain) else {
             return;
         };
         let stage = (of.in_port, of.recirc);
-        let (ifindex, copies) = (of.ifindex, of.copies.clone());
+        let (ifindex, copies) = (of.ifindex, std::mem::take(&mut of.copies));
         let misses: Vec<FilterId> = of.misses.iter().map(|m| m.filter_id).collect();
         for id in copies {
             let Some(copy) = self.paths.copies.get(&id) else {
@@ -49,18 +55,8 @@ impl FilterTable {
             if let Some(child) = child {
                 self.bury(child);
             }
-            let Some(copy) = self.paths.copies.remove(&id) else {
-                continue;
-            };
-            if let Some(flow) = self.paths.flows.get_mut(&copy.at) {
-                flow.copies.retain(|c| *c != id);
-            }
-            if let Some(id) = copy.flow.side.tunnel() {
-                self.tunnels.count_flow(id, -1);
-            }
-            self.paths.by_filter.remove(&filter_id);
+            self.forget_copy(id);
             self.paths.dying.push(filter_id);
-            self.count_flows(ifindex, -1);
         }
         for filter_id in misses {
             self.read_last_counts(filter_id);

@@ -117,7 +117,7 @@ impl FilterTable {
                 uncounted: flow.uncounted,
             });
             let chain = self.build_chain(way.ifindex, rule, next, path)?;
-            actions.push(super::ct::goto_chain(chain));
+            actions.push(ct::goto_chain(chain));
             flow.child = Some(chain);
         }
         let done = actions::finish(actions, self.cookie);

@@ -18,7 +18,7 @@
 //! A rule that does not match on tags gets a filter for packets without any.
 
 use super::attrs;
-use crate::more::More;
+use crate::more::{More, MoreHeaders};
 use crate::rule::VLAN_PRESENT;
 use crate::{Headers, Rule, Why};
 use heddle_flow::key::frag;
@@ -146,10 +146,9 @@ fn arp(rule: &Rule, keys: &mut Vec<Key>) -> Result<(), Why> {
         return Err(Why::Match);
     }
     // `flower` reads zeros in packets of another operation than request and reply.
-    let compared = [m.nw_proto != 0, m.src != [0; 16], m.dst != [0; 16]].contains(&true)
-        || (more.mask.arp_sha, more.mask.arp_tha) != ([0; 6], [0; 6]);
-    let zero = k.nw_proto == 0 && (k.src, k.dst) == ([0; 16], [0; 16]);
-    if compared && zero && (more.key.arp_sha, more.key.arp_tha) == ([0; 6], [0; 6]) {
+    let fields = |h: &Headers, more: &MoreHeaders| (h.nw_proto, h.src, h.dst, more.arp_sha, more.arp_tha);
+    let zeros = fields(&Headers::default(), &MoreHeaders::default());
+    if fields(m, &more.mask) != zeros && fields(k, &more.key) == zeros {
         return Err(Why::Match);
     }
     let address = |all: &[u8; 16]| [all[0], all[1], all[2], all[3]];
@@ -232,18 +231,14 @@ fn l4(rule: &Rule, keys: &mut Vec<Key>) -> Result<(), Why> {
         (TCP, _) => {
             push(keys, TcpSrc(k.tp_src), TcpSrcMask(m.tp_src), m.tp_src != 0);
             push(keys, TcpDst(k.tp_dst), TcpDstMask(m.tp_dst), m.tp_dst != 0);
+            let more = rule.more.as_deref();
             // A later fragment has no flags, and `flower` sees none in any.
-            let fragment = rule.more.as_ref().map_or(0, |more| more.key.frag);
-            if fragment != 0 && !rule.all_flags {
+            if more.is_some_and(|more| more.key.frag != 0) && !rule.all_flags {
                 return Err(Why::Fragments);
             }
-            let flags = rule
-                .more
-                .as_ref()
-                .map_or((0, 0), |more| (more.key.tcp_flags, more.mask.tcp_flags));
-            match flags {
-                (_, 0) => push(keys, TcpFlags(0), TcpFlagsMask(TCP_UP), !rule.all_flags),
-                (value, mask) => keys.extend([TcpFlags(value), TcpFlagsMask(mask)]),
+            match more.filter(|more| more.mask.tcp_flags != 0) {
+                Some(more) => keys.extend([TcpFlags(more.key.tcp_flags), TcpFlagsMask(more.mask.tcp_flags)]),
+                None => push(keys, TcpFlags(0), TcpFlagsMask(TCP_UP), !rule.all_flags),
             }
         }
         (UDP, _) => {

@@ -85,8 +85,8 @@ fn why(error: &io::Error) -> Why {
     }
 }
 
-/// Maximum number of filters.
-const MAX_FILTERS: usize = 1 << 20;
+/// Maximum number of flows.
+const MAX_FLOWS: usize = 1 << 20;
 
 /// Whether filters run in cards or in the kernel: `other_config:tc-policy`.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -171,7 +171,7 @@ impl Backend for Tc {
         "tc"
     }
     fn capacity(&self) -> usize {
-        MAX_FILTERS
+        MAX_FLOWS
     }
     fn install(&mut self, at: Handle, rule: &Rule) -> Result<(), Why> {
         self.0.lock().install(at, rule)

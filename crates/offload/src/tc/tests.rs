@@ -85,8 +85,12 @@ fn options_into(rule: &Rule, flags: u32, tunnel: Option<IntoTunnel<'_>>) -> (u16
     let keys = Keys::of(rule).unwrap();
     let device = |_: PortNo| Some(2);
     let actions = actions::of(rule, COOKIE, false, tunnel, device).unwrap();
-    let protocol = keys.protocol;
-    let m = filter_id(protocol).filter(keys.keys, actions, flags);
+    (keys.protocol, contents(keys, actions, flags))
+}
+
+/// The contents of `TCA_OPTIONS` of a filter.
+fn contents(keys: Keys, actions: Vec<TcAction>, flags: u32) -> Vec<u8> {
+    let m = filter_id(keys.protocol).filter(keys.keys, actions, flags);
     let options = m
         .attributes
         .iter()
@@ -94,7 +98,7 @@ fn options_into(rule: &Rule, flags: u32, tunnel: Option<IntoTunnel<'_>>) -> (u16
         .unwrap();
     let mut bytes = vec![0; options.value_len()];
     options.emit_value(&mut bytes);
-    (protocol, bytes)
+    bytes
 }
 
 fn out(no: u32) -> Action {

@@ -16,8 +16,7 @@ use heddle_conntrack::offloaded::Offloadable;
 use heddle_conntrack::{Endpoint, Tuple};
 use heddle_datapath_api::PortNo;
 use heddle_kernel_conntrack::Established;
-use netlink_packet_core::{Emitable as _, Nla as _};
-use netlink_packet_route::tc::TcAttribute;
+use netlink_packet_core::Emitable as _;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -316,28 +315,14 @@ fn what_chains_cannot_do_is_refused() {
     );
 }
 
-/// A filter's options: keys and actions in the form that two senders share.
+/// The contents of `TCA_OPTIONS` of a filter of IPv4.
 fn options(
     keys: Vec<netlink_packet_route::tc::TcFilterFlowerOption>,
     actions: Vec<netlink_packet_route::tc::TcAction>,
 ) -> Vec<u8> {
-    let filter_id = FilterId {
-        ifindex: 3,
-        chain: 0,
-        priority: 100,
-        protocol: 0x0800,
-        handle: 0x2a,
-    };
     let actions = actions::finish(actions, super::COOKIE).unwrap();
-    let m = filter_id.filter(keys, actions, message::SKIP_HW);
-    let options = m
-        .attributes
-        .iter()
-        .find(|a| matches!(a, TcAttribute::Options(_)))
-        .unwrap();
-    let mut bytes = vec![0; options.value_len()];
-    options.emit_value(&mut bytes);
-    bytes
+    let protocol = 0x0800;
+    super::contents(Keys { protocol, keys }, actions, message::SKIP_HW)
 }
 
 #[test]
